@@ -1,0 +1,38 @@
+"""What can go wrong between a user and the master. Every error has a message and a cure.
+
+ClientError
+|-- Unreachable     no answer: wrong address, master down, network
+|-- NotSpothop      an answer, but not one of a master that this client understands
+`-- ApiError        the master refused, with its own reason
+"""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """The fact, and the way out."""
+
+    def __init__(self, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.cure = cure
+
+
+class Unreachable(ClientError):
+    """No answer came."""
+
+
+class NotSpothop(ClientError):
+    """Something else than a spothop master answered."""
+
+
+class ApiError(ClientError):
+    """The master refused; `error` is its stable name for the reason."""
+
+    def __init__(
+        self, message: str, cure: str = "", *, status: int, error: str, field: str | None = None
+    ) -> None:
+        super().__init__(message, cure)
+        self.status = status
+        self.error = error
+        self.field = field

@@ -1,0 +1,208 @@
+"""What the measured lives and notices of a pool say, with how sure they are. Pure.
+
+The preemption rate has a Gamma posterior: lives are right-censored (a VM that we ended did not die,
+a VM still alive counts its age, once), which for constant rates needs only the number of
+preemptions and the total exposure. What other zones of the region saw enters as a weakened prior;
+what is long ago fades with a half-life. The share of kept notices has a Beta posterior.
+
+Few lives mean that the prior speaks: `RatePosterior.interval` is then honest about the prior's
+belief, not about the pool (`benchmarks/estimator_coverage.py` shows by how much).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from spothop.policy.special import beta_quantile, gamma_quantile
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One VM, from running to its end or to now."""
+
+    duration_s: float
+    preempted: bool
+    """False: censored. We ended it, it fell silent, or it is still alive."""
+    ended_ago_s: float = 0.0
+    """0 for a VM that is still alive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatePrior:
+    """Gamma prior of the preemption rate: as if `events` preemptions were seen in `exposure_s`."""
+
+    events: float = 1.0
+    exposure_s: float = 3 * 3_600.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.events < math.inf and 0 < self.exposure_s < math.inf):
+            raise ValueError(
+                f"a prior needs events and exposure above 0, not {self.events} in "
+                f"{self.exposure_s} s; 1 event in the mean life that you expect is a weak one"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatePosterior:
+    """Gamma posterior of the preemption rate of one pool."""
+
+    events: float
+    exposure_s: float
+    lives: int = 0
+    """Preemptions that were really seen in this pool, not faded."""
+
+    @property
+    def mttp_s(self) -> float:
+        """1 / the mean rate: what the policies take as M."""
+        return self.exposure_s / self.events
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """The equal-tailed interval of the mean time to preemption, in seconds."""
+        tail = (1 - level) / 2
+        high, low = gamma_quantile(tail, self.events), gamma_quantile(1 - tail, self.events)
+        return self.exposure_s / low, self.exposure_s / max(high, 1e-300)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticePosterior:
+    """Beta posterior of q, the share of preemptions whose emergency save became durable.
+
+    Count only preemptions where the emergency save was predicted to fit: that one does not fit a
+    job is the job's figure, not the pool's, and the policy reckons with it by itself.
+    """
+
+    kept: float
+    lost: float
+
+    @property
+    def mean(self) -> float:
+        return self.kept / (self.kept + self.lost)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        tail = (1 - level) / 2
+        return (
+            beta_quantile(tail, self.kept, self.lost),
+            beta_quantile(1 - tail, self.kept, self.lost),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """One step of the Kaplan-Meier curve."""
+
+    age_s: float
+    share: float
+    """P(a life is longer than this age)."""
+    at_risk: int
+    deaths: int
+    error: float
+    """Standard error of the share (Greenwood 1926)."""
+
+
+def preemption_rate(
+    lives: Iterable[Life],
+    *,
+    neighbours: Iterable[Life] = (),
+    prior: RatePrior | None = None,
+    half_life_s: float | None = DAY_S,
+    pooling: float = 4.0,
+) -> RatePosterior:
+    """The rate of one pool; `neighbours` are the lives of the region's other zones.
+
+    The region's posterior becomes the zone's prior, weakened to at most `pooling` preemptions, so
+    that a zone with a dozen lives of its own speaks for itself. `half_life_s` None: nothing fades.
+    Raises ValueError on a negative or infinite duration.
+    """
+    prior = prior or RatePrior()
+    mine = list(lives)
+    events, exposure_s = _evidence(neighbours, half_life_s)
+    events, exposure_s = prior.events + events, prior.exposure_s + exposure_s
+    weaken = min(1.0, (prior.events + pooling) / events)
+    own_events, own_exposure_s = _evidence(mine, half_life_s)
+    return RatePosterior(
+        events=weaken * events + own_events,
+        exposure_s=weaken * exposure_s + own_exposure_s,
+        lives=sum(life.preempted for life in mine),
+    )
+
+
+def notice_share(
+    outcomes: Iterable[bool], *, prior_kept: float = 2.0, prior_lost: float = 1.0
+) -> NoticePosterior:
+    """Beta(2, 1) prior: two of three notices are believed before any was seen."""
+    if not (prior_kept > 0 and prior_lost > 0):
+        raise ValueError(f"a Beta prior needs figures above 0, not {prior_kept}, {prior_lost}")
+    seen = list(outcomes)
+    kept = sum(seen)
+    return NoticePosterior(kept=prior_kept + kept, lost=prior_lost + len(seen) - kept)
+
+
+def plain_mean(lives: Iterable[Life], *, default_s: float) -> float:
+    """The thesis's MTTP: the mean of the preempted lives, censored ones ignored (biased low)."""
+    ended = [life.duration_s for life in lives if life.preempted]
+    return sum(ended) / len(ended) if ended else default_s
+
+
+def kaplan_meier(lives: Iterable[Life]) -> list[Survival]:
+    """The survival curve with right-censoring (Kaplan and Meier 1958), one entry per age of death.
+
+    A life censored at the age of a death counts as at risk there. No lives: no entries.
+    """
+    ordered = sorted((life.duration_s, life.preempted) for life in lives)
+    curve: list[Survival] = []
+    share, spread, at_risk = 1.0, 0.0, len(ordered)
+    for age_s, same in groupby(ordered, key=lambda life: life[0]):
+        ended = [preempted for _, preempted in same]
+        if deaths := sum(ended):
+            share *= 1 - deaths / at_risk
+            if at_risk > deaths:
+                spread += deaths / (at_risk * (at_risk - deaths))
+            error = share * math.sqrt(spread)
+            curve.append(
+                Survival(age_s=age_s, share=share, at_risk=at_risk, deaths=deaths, error=error)
+            )
+        at_risk -= len(ended)
+    return curve
+
+
+def median_life_s(curve: Sequence[Survival]) -> float | None:
+    """The first age that half of the lives do not pass; None while more than half do."""
+    return next((point.age_s for point in curve if point.share <= 0.5), None)
+
+
+def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:
+    """Faded preemptions and exposure, scaled so that the Gamma interval keeps its level.
+
+    Weights below 1 make the variance of a weighted count smaller than its mean; a posterior that
+    took the sums as they are would be too wide. Both are therefore scaled by (sum of w) / (sum of
+    w^2) over the exposure (Kish 1965): mean and variance of the count then agree again. At most
+    by 2, which is its value in a long steady history: lives that are all long ago stay faded.
+    """
+    if half_life_s is not None and not half_life_s > 0:
+        raise ValueError(f"a half-life of {half_life_s} s: it must be above 0, or None for none")
+    events = exposure_s = squared_s = 0.0
+    for life in lives:
+        _check(life)
+        if half_life_s is None:
+            weight, first, second = 1.0, life.duration_s, life.duration_s
+        else:
+            fade = math.log(2) / half_life_s
+            weight = math.exp(-fade * life.ended_ago_s)
+            first = -weight * math.expm1(-fade * life.duration_s) / fade
+            second = -(weight**2) * math.expm1(-2 * fade * life.duration_s) / (2 * fade)
+        events += weight * life.preempted
+        exposure_s += first
+        squared_s += second
+    scale = min(exposure_s / squared_s, 2.0) if squared_s > 0 else 1.0
+    return scale * events, scale * exposure_s
+
+
+def _check(life: Life) -> None:
+    for name, value in (("life", life.duration_s), ("age", life.ended_ago_s)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"a {name} of {value} s: it must be 0 or more, and finite")

@@ -1,0 +1,121 @@
+"""Inputs and answers of every policy. Pure: all figures are arguments, all answers carry a reason.
+
+An answer keeps the numbers it was made from; its `reason` is formatted only when somebody reads it,
+because the simulator asks for millions of answers and shows none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """What is known when a decision is made. All durations in seconds."""
+
+    step_s: float
+    """T: mean step time of the job; 0 while none was measured."""
+    save_s: float
+    """Delta: synchronous time of one save."""
+    backup_s: float
+    """Beta: from the end of the save to its commit."""
+    mttp_s: float
+    """M: mean time to preemption of the pool."""
+    restart_s: float
+    """R: mean allocation plus preparation time."""
+    grace_s: float
+    """G: promised by the pool before a notice, time left at one."""
+    notice_kept: float = 1.0
+    """q: share of preemptions whose emergency save became durable, where it was to fit."""
+    lives: int = 0
+    """Preemptions behind `mttp_s`; 0 means the stated default."""
+    stall_s: float | None = None
+    """s: how long a save stops training; None where saves are synchronous (s = delta)."""
+    failure_s: float | None = None
+    """M_f: mean time between failures without notice; None when none is known."""
+    wait_s: float | None = None
+    """Longest wait of an emergency save for the end of its step; None is a whole step."""
+    margin_s: float = 0.0
+    """Kept free before a deadline; 0 is the thesis's rule."""
+
+    @property
+    def stall(self) -> float:
+        """s: the stall of an asynchronous save, delta of a synchronous one."""
+        return self.save_s if self.stall_s is None else self.stall_s
+
+    @property
+    def wait(self) -> float:
+        """What an emergency save may have to wait before it begins."""
+        return self.step_s if self.wait_s is None else self.wait_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsuranceDecision:
+    """The next insurance save: at this step, or never (`at_step` None)."""
+
+    at_step: int | None
+    tau_s: float | None
+    """Work between two saves; also given while `at_step` waits for a first step time."""
+    policy: str
+    measures: Measures
+    because: str = ""
+    """Why there is no interval, or what else moved it."""
+
+    @property
+    def reason(self) -> str:
+        """For people: the interval and the figures behind it."""
+        if self.tau_s is None:
+            return self.because
+        m = self.measures
+        lives = f"{m.lives} lives" if m.lives else "default"
+        parts = [
+            f"tau {duration(self.tau_s)} from stall {duration(m.stall)}",
+            f"MTTP {duration(m.mttp_s)} ({lives})",
+        ]
+        if self.policy.startswith("thesis"):
+            parts.append(f"restart {duration(m.restart_s)}")
+        elif self.policy == "notice-aware":
+            parts.append(f"notice kept {100 * m.notice_kept:.0f} %")
+        if self.because:
+            parts.append(self.because)
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmergencyDecision:
+    """Does an emergency save fit the time left?"""
+
+    fits: bool
+    measures: Measures
+
+    @property
+    def reason(self) -> str:
+        """For people: the sum that was compared."""
+        m = self.measures
+        margin = f" + margin {duration(m.margin_s)}" if m.margin_s else ""
+        return (
+            f"an emergency save {'fits' if self.fits else 'does not fit'}: "
+            f"step {duration(m.wait)} + save {duration(m.save_s)} + backup "
+            f"{duration(m.backup_s)}{margin} {'<' if self.fits else '>='} "
+            f"grace {duration(m.grace_s)}"
+        )
+
+
+def duration(seconds: float) -> str:
+    """`2.5 s`, `236 s`, `12 min`, `3 h 02`, `9 d 04 h`.
+
+    >>> duration(10920)
+    '3 h 02'
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02}"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours:02} h"

@@ -1,0 +1,121 @@
+"""Between agent and master: joining, syncs, and the directives that come back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from spothop.wire.assignment import Assignment
+from spothop.wire.common import PROTOCOL, Dialect, Insurance, Strict
+from spothop.wire.reports import AnyReport
+
+
+class Envelope(Strict):
+    """One report: `seq` counts from 1 per VM without gaps, so that replays are harmless."""
+
+    seq: int
+    age_s: float
+    """How long before this request was sent the report was made."""
+    attempt: int
+    report: AnyReport
+
+
+class Heartbeat(Strict):
+    """What is true now; costs the master no database write."""
+
+    step: int | None = None
+    pending_saves: int = 0
+    trainer_alive: bool = False
+
+
+class SyncRequest(Strict):
+    protocol: int = PROTOCOL
+    vm: str
+    attempt: int
+    heartbeat: Heartbeat = Heartbeat()
+    reports: list[Envelope] = Field(default_factory=list)
+
+
+class FenceDirective(Strict):
+    """The attempt before is out of the way: fence, restore, start."""
+
+    kind: Literal["fence"] = "fence"
+    attempt: int
+
+
+class InsuranceDirective(Strict):
+    kind: Literal["insurance"] = "insurance"
+    attempt: int
+    insurance: Insurance
+
+
+class StopDirective(Strict):
+    """End the training process; with `save` ask for a last checkpoint first."""
+
+    kind: Literal["stop"] = "stop"
+    attempt: int
+    reason: str
+    save: bool = False
+
+
+class AssignDirective(Strict):
+    """A new attempt on this VM (the process is started again)."""
+
+    kind: Literal["assign"] = "assign"
+    assignment: Assignment
+
+
+class ReleaseDirective(Strict):
+    """Nothing more to do on this VM; the agent may exit."""
+
+    kind: Literal["release"] = "release"
+
+
+AnyDirective = Annotated[
+    FenceDirective | InsuranceDirective | StopDirective | AssignDirective | ReleaseDirective,
+    Field(discriminator="kind"),
+]
+
+
+class SyncReply(Strict):
+    ack_seq: int
+    """Every report up to this one is committed in the master's database."""
+    directives: list[AnyDirective] = Field(default_factory=list)
+    """What holds now, not what changed: repeating one is harmless."""
+    next_delay_s: float
+
+
+class JoinRequest(Strict):
+    protocol: int = PROTOCOL
+    token: str
+    """The one-time token of the VM."""
+    agent_version: str
+    boot_s: float | None = None
+    """Uptime of the VM at the join."""
+
+
+class JoinReply(Strict):
+    vm: str
+    session: str
+    """Bearer token for this VM from now on."""
+    sync_every_s: float
+    assignment: Assignment
+
+
+class AgentConfig(Strict):
+    """What a VM's user data carries to its agent. No secret but the one-time token."""
+
+    master: str
+    """Base URL of the master as the VM reaches it."""
+    token: str
+    vm: str
+    dialect: Dialect
+    metadata: str = "http://169.254.169.254"
+    directory: str
+    """The agent's own directory on the VM's disk."""
+
+
+class LogReply(Strict):
+    next_offset: int
+    """Where the next chunk has to begin; the agent resends from here when it differs."""

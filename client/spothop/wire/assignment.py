@@ -1,0 +1,55 @@
+"""One attempt of a job, as its VM is told of it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from spothop.wire.common import StorageSpec, Strict
+
+
+class PolicyParams(Strict):
+    """What the agent's own decisions need, from the pool and the job."""
+
+    policy: str = "thesis"
+    grace_s: float
+    """The grace period that the pool promises."""
+    margin_s: float = 0.5
+    """Kept free before a deadline."""
+    save_s: float | None = None
+    """Delta of earlier attempts; None when none was measured."""
+    backup_s: float | None = None
+    step_s: float | None = None
+    first_tau_s: float = 60.0
+    """Interval until the first insurance directive arrives."""
+
+
+class InitFrom(Strict):
+    """An input checkpoint: the newest one of another job, or plain files at a URL."""
+
+    storage: StorageSpec
+    job: str | None = None
+
+
+class Assignment(Strict):
+    """One attempt of one job, for one VM."""
+
+    job: str
+    name: str
+    attempt: int
+    bundle: str
+    """SHA-256 of the code bundle (a tar.gz), fetched from `/agent/v1/bundles/<sha256>`."""
+    setup: str = ""
+    """A shell script; its failure is the user's."""
+    run: str
+    env: dict[str, str] = Field(default_factory=dict)
+    data: dict[str, str] = Field(default_factory=dict)
+    """Folder below `data/` of the job's directory -> storage URL."""
+    storage: StorageSpec
+    init_from: InitFrom | None = None
+    keep: int = 2
+    """Periodic checkpoints that stay."""
+    fence_now: bool = False
+    """No earlier attempt can still commit: fence without waiting for the directive."""
+    resumes: bool = False
+    """An earlier attempt was fenced in: a storage without its folder is away, not new."""
+    policy: PolicyParams

@@ -1,0 +1,233 @@
+"""REST between users and master."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from spothop.wire.common import (
+    Dialect,
+    Insurance,
+    Pool,
+    PositiveSeconds,
+    SaveKind,
+    StorageSpec,
+    Strict,
+)
+
+
+class Problem(BaseModel):
+    """Body of every error answer: the fact, and the way out."""
+
+    error: str
+    """Stable machine-readable name, such as `no_such_job`."""
+    message: str
+    cure: str = ""
+    field: str | None = None
+
+
+class PoolPlan(BaseModel):
+    pool: Pool
+    spot_price: float
+    """USD an hour."""
+    on_demand_price: float
+    grace_s: float
+    dialect: Dialect
+    mttp_s: float
+    lives: int
+    """Lives behind `mttp_s`; 0 means the stated default."""
+    restart_s: float
+
+
+class PlanReply(BaseModel):
+    pools: list[PoolPlan]
+    """In the order in which they will be tried."""
+    storage: str
+
+
+class SubmitRequest(Strict):
+    spec: dict[str, Any]
+    """The job file as a mapping; validated as `spothop.jobfile.JobSpec`."""
+    bundle: str
+    """SHA-256 of a bundle the master already has (PUT `/api/v1/bundles/<sha256>`)."""
+    token: str
+    """Chosen by the client: submitting twice with the same token makes one job."""
+
+
+class PreemptRequest(Strict):
+    """The provider's own eviction test. `notice_s`: None the promised one, 0 none at all."""
+
+    notice_s: float | None = None
+
+
+class InjectRequest(Strict):
+    """Preemptions to come: exponential lives (`mttp_s`), or lives as they were seen (`lives_s`).
+
+    An interval runs from when a VM came up to the eviction call.
+    """
+
+    mttp_s: list[PositiveSeconds] = Field(default_factory=list, max_length=1000)
+    """Mean lives: the k-th interval uses the k-th, the last repeats."""
+    lives_s: list[PositiveSeconds] = Field(default_factory=list, max_length=20_000)
+    """One for each VM, in this order; after the last there is no more preemption."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    no_notice: float = Field(default=0.0, ge=0, le=1)
+    """Probability that one comes without notice."""
+
+
+class InjectionView(BaseModel):
+    job: str
+    vm: str | None
+    """Only this VM; None is whichever of the job trains."""
+    mttp_s: list[float]
+    lives: int
+    """How many lives were given; 0 where they are exponential."""
+    seed: int
+    no_notice: float
+    started_at: datetime
+    done: int
+    """Preemptions so far."""
+    ended_at: datetime | None
+    reason: str
+    """Why it ended."""
+
+
+class PoolView(BaseModel):
+    """What is known of one pool. Restart and notices are those of its VM type in the region."""
+
+    pool: Pool
+    price: float
+    """USD an hour."""
+    on_demand_price: float
+    grace_s: float
+    lives: int
+    """Preemptions seen in this pool."""
+    region_lives: int
+    """In all zones of the region: they weigh in, too."""
+    censored: int
+    """VMs that ended otherwise; they count as exposure."""
+    alive: int
+    """VMs that run now; their age counts as exposure."""
+    mttp_s: float
+    mttp_low_s: float
+    """90 % interval."""
+    mttp_high_s: float
+    mttp_assumed: bool
+    """No preemption was seen in the region: the stated default speaks, and exposure if any."""
+    median_life_s: float | None
+    """Kaplan-Meier; None with fewer than two preemptions, or while most lives are longer."""
+    allocation_s: float | None
+    preparation_s: float | None
+    restart_s: float
+    restart_assumed: bool
+    notices: int
+    """Preemptions whose emergency save was to fit."""
+    notices_kept: int
+    """Those whose emergency save became durable."""
+    notice_share: float
+    """Posterior mean of the share that is kept."""
+    notice_low: float
+    """90 % interval."""
+    notice_high: float
+
+
+class VmView(BaseModel):
+    id: str
+    cloud_id: str | None
+    pool: Pool
+    state: str
+    reason: str | None
+    dialect: Dialect | None
+    attempt: int
+    requested_at: datetime
+    running_at: datetime | None
+    """The cloud said running: billing starts."""
+    ended_at: datetime | None
+    price: float
+    """USD an hour."""
+    cost: float
+    """USD so far."""
+
+
+class AttemptView(BaseModel):
+    number: int
+    vm: str
+    state: str
+    reason: str | None
+    detail: str
+    started_at: datetime | None
+    """First step or start of the training process."""
+    ended_at: datetime | None
+    restored_step: int | None
+    last_step: int | None
+    notice_at: datetime | None
+    prepared_at: datetime | None = None
+    first_step_at: datetime | None = None
+    step_at_notice: int | None = None
+    """Newest step the agent knew of when it saw the notice."""
+    notice_fits: bool | None = None
+    """The emergency save was expected to fit the time left."""
+
+
+class CheckpointView(BaseModel):
+    n: int
+    step: int
+    attempt: int
+    kind: SaveKind
+    bytes: int
+    delta_s: float
+    beta_s: float
+    committed_at: datetime
+    since_notice_s: float | None = None
+
+
+class JobView(BaseModel):
+    id: str
+    name: str
+    owner: str
+    state: str
+    wanted: str
+    reason: str
+    """Why it is in this state, for people."""
+    submitted_at: datetime
+    ended_at: datetime | None
+    attempt: int
+    vm: str | None
+    pool: Pool | None
+    step: int | None
+    metrics: dict[str, float]
+    """The newest value of each, `loss` among them if the script logs it."""
+    preemptions: int
+    saves: dict[SaveKind, int]
+    cost: float
+    on_demand_cost: float
+    """What the same VM time would have cost on demand."""
+    storage: StorageSpec
+    insurance: Insurance | None
+
+
+class JobDetail(JobView):
+    spec: dict[str, Any]
+    attempts: list[AttemptView]
+    vms: list[VmView]
+    checkpoints: list[CheckpointView]
+    useful_s: float
+    """Wall time inside steps that were not computed again."""
+    recomputed_steps: int
+    injection: InjectionView | None = None
+    """The newest one, under way or over."""
+    log_tail: str
+    """The last lines of the newest attempt's log."""
+
+
+class EventView(BaseModel):
+    id: int
+    at: datetime
+    job: str | None
+    vm: str | None
+    attempt: int | None
+    kind: str
+    text: str
+    data: dict[str, Any]
