@@ -1,0 +1,48 @@
+"""The checkpoint chain in object storage (I1, I2) and everything that reads or writes it.
+
+    keys.py      where things lie below `jobs/<job>/`, and how file names become keys
+    entry.py     one chain entry and its JSON
+    chain.py     `Chain`: fence, commit, read
+    parallel.py  progress; small transfers at once
+    upload.py    `upload`: a file or directory to data objects, before the commit
+    restore.py   `restore`: the newest intact checkpoint back to its place
+    prune.py     `to_prune` (pure) and `prune`
+    transfer.py  outputs, data sets and input checkpoints: whole trees without a chain
+
+The protocol: data objects first, each durable; then one small conditional create of
+`chain/<newest + 1>.json`. A checkpoint exists when that object does, and numbers never fork. An
+attempt's first entry is its fence; nothing of an older attempt can follow it.
+"""
+
+from __future__ import annotations
+
+from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn
+from spothop.checkpoints.entry import BadEntry, Entry, FileRecord
+from spothop.checkpoints.prune import prune, to_prune
+from spothop.checkpoints.restore import Restored, restore
+from spothop.checkpoints.transfer import (
+    download_outputs,
+    fetch_tree,
+    restore_from_job,
+    upload_outputs,
+)
+from spothop.checkpoints.upload import upload
+
+__all__ = [
+    "BadEntry",
+    "Chain",
+    "ChainDamaged",
+    "Entry",
+    "Fenced",
+    "FileRecord",
+    "NotFencedIn",
+    "Restored",
+    "download_outputs",
+    "fetch_tree",
+    "prune",
+    "restore",
+    "restore_from_job",
+    "to_prune",
+    "upload",
+    "upload_outputs",
+]

@@ -1,0 +1,248 @@
+"""Fence and commit by conditional create: the chain of a job never forks (I2).
+
+Everybody writes at newest + 1 and nowhere else, so numbers have no gaps and every number has one
+winner. An attempt's first entry is its fence, and it commits only while the newest entry is its
+own; so attempts never decrease along the chain, and the newest entry alone tells whether one is
+fenced.
+
+Ambiguity: a create that fails may have written. Its author reads the number back and knows its own
+entry by `id`. A create that is still in flight can only win a number that nobody has taken, which
+is a legal commit before whatever comes next.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from spothop.checkpoints import keys
+from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
+from spothop.storage import (
+    ObjectExists,
+    ObjectMissing,
+    ObjectStore,
+    StorageError,
+    StorageUnavailable,
+)
+from spothop.wire import SaveKind
+
+_MOST_RACES = 100
+_READERS = 16
+
+
+class Fenced(Exception):
+    """A newer attempt is in the chain: this one stops."""
+
+    def __init__(self, job: str, attempt: int, by: int) -> None:
+        super().__init__(
+            f"attempt {attempt} of job {job!r} is fenced by attempt {by}; it must stop"
+        )
+        self.by = by
+
+
+class NotFencedIn(Exception):
+    """A commit of an attempt that never wrote its fence: a fault of the caller."""
+
+
+class ChainDamaged(StorageError):
+    """The newest entry cannot be read: it may be a newer attempt's fence, so nothing is committed.
+
+    A new attempt heals the chain: its fence goes on top.
+    """
+
+
+class Chain:
+    """The chain of one job. Entries once read are kept: they never change.
+
+    One object may be used from several threads.
+    """
+
+    def __init__(self, store: ObjectStore, job: str) -> None:
+        self.store = store
+        self.job = job
+        self._folder = keys.chain_folder(job)
+        self._known: dict[int, Entry] = {}
+        self._searched: int | None = None  # up to here, `_find` has read what is its attempt's
+
+    # --- reading ---
+
+    def entries(self, after: int = 0) -> list[AnyEntry]:
+        """All entries above `after`, oldest first; unreadable ones as `BadEntry`.
+
+        Raises `StorageUnavailable` and the like when the store does not answer: that is no damage.
+        """
+        numbers = self._numbers(after)
+        unknown = [n for n in numbers if n not in self._known]
+        if len(unknown) > 1:
+            with ThreadPoolExecutor(min(_READERS, len(unknown)), "spothop-chain") as pool:
+                read = dict(zip(unknown, pool.map(self._read, unknown), strict=True))
+        else:
+            read = {n: self._read(n) for n in unknown}
+        return [read.get(n) or self._known[n] for n in numbers]
+
+    def newest_first(self, before: int | None = None) -> Iterator[AnyEntry]:
+        """Entries below `before` (default: all), each read only when it is asked for."""
+        for n in reversed(self._numbers()):
+            if before is None or n < before:
+                yield self._read(n)
+
+    def newest_checkpoint(self, before: int | None = None) -> Entry | None:
+        """The newest readable checkpoint below `before`; its data is not verified."""
+        for entry in self.newest_first(before):
+            if isinstance(entry, Entry) and not entry.fence:
+                return entry
+        return None
+
+    # --- writing ---
+
+    def fence(self, attempt: int) -> Entry:
+        """Write this attempt's fence, or return it when it is there. Raises `Fenced`."""
+        entry_id = uuid.uuid4().hex
+        for _ in range(_MOST_RACES):
+            top, newest = self._top()
+            if newest is not None and newest.attempt > attempt:
+                raise Fenced(self.job, attempt, newest.attempt)
+            if newest is not None and newest.attempt == attempt:
+                return self._own_fence(attempt)
+            entry = Entry(n=top + 1, attempt=attempt, id=entry_id, fence=True)
+            if self._create(entry):
+                return entry
+        raise self._too_many_races()
+
+    def commit(
+        self,
+        attempt: int,
+        *,
+        step: int,
+        kind: SaveKind,
+        files: Sequence[FileRecord],
+        root: str,
+        is_dir: bool,
+        meta: Mapping[str, Any],
+        parent: int | None = None,
+        entry_id: str | None = None,
+    ) -> Entry:
+        """Make a checkpoint of uploaded files. All of `files` must be durable by now.
+
+        `parent` is the checkpoint that this attempt restored; it is used for its first commit,
+        later ones follow their own predecessor. With a stable `entry_id` (such as the id in the
+        outbox) the same commit repeated, by a restarted agent too, returns the entry that is there.
+        Raises `Fenced`, `NotFencedIn`, `ChainDamaged` and the errors of storage.
+        """
+        if entry_id is not None and (there := self._find(attempt, entry_id)) is not None:
+            return there
+        entry_id = entry_id or uuid.uuid4().hex
+        for _ in range(_MOST_RACES):
+            newest = self._newest_of(attempt)
+            entry = Entry(
+                n=newest.n + 1,
+                attempt=attempt,
+                id=entry_id,
+                step=step,
+                kind=kind,
+                files=tuple(files),
+                parent=parent if newest.fence else newest.n,
+                root=root,
+                is_dir=is_dir,
+                meta=dict(meta),
+            )
+            if self._create(entry):
+                return entry
+        raise self._too_many_races()
+
+    # --- inside ---
+
+    def _numbers(self, after: int = 0) -> list[int]:
+        start = keys.chain_key(self.job, after)
+        found = (keys.chain_number(info.key) for info in self.store.scan(self._folder, after=start))
+        return sorted(n for n in found if n is not None)
+
+    def _read(self, n: int) -> AnyEntry:
+        if n in self._known:
+            return self._known[n]
+        try:
+            entry = Entry.from_json(self.store.get(keys.chain_key(self.job, n)))
+        except ObjectMissing:
+            return BadEntry(n, "it is missing")
+        except ValueError as error:
+            return BadEntry(n, str(error))
+        if entry.n != n:
+            return BadEntry(n, f"it says that it is entry {entry.n}")
+        self._known[n] = entry
+        return entry
+
+    def _top(self) -> tuple[int, Entry | None]:
+        """The highest number in use, and the newest entry that can be read.
+
+        Unreadable ones above that entry count as numbers only: a fence goes on top of them.
+        """
+        top = max(self._known, default=0)
+        unread = self._numbers(after=top)
+        for n in reversed(unread):
+            if isinstance(entry := self._read(n), Entry):
+                return unread[-1], entry
+        return max([top, *unread]), self._known.get(top)
+
+    def _newest_of(self, attempt: int) -> Entry:
+        """The newest entry, which is this attempt's own; raises what forbids a commit."""
+        top, newest = self._top()
+        if newest is not None and newest.attempt > attempt:
+            raise Fenced(self.job, attempt, newest.attempt)
+        if newest is None or newest.attempt < attempt:
+            raise NotFencedIn(f"attempt {attempt} of job {self.job!r} has no fence in the chain")
+        if newest.n < top:
+            raise ChainDamaged(
+                f"entry {top} of job {self.job!r} is unreadable and may fence attempt {attempt}",
+                cure="a new attempt fences above it and goes on",
+            )
+        return newest
+
+    def _create(self, entry: Entry) -> bool:
+        """True when `entry` is in the chain, False when its number went to somebody else."""
+        try:
+            self.store.create(keys.chain_key(self.job, entry.n), entry.to_json().encode())
+        except ObjectExists:
+            if not self._is_there(entry):
+                return False
+        except StorageUnavailable:
+            if not self._is_there(entry):
+                raise
+        self._known[entry.n] = entry
+        return True
+
+    def _is_there(self, entry: Entry) -> bool:
+        there = self._read(entry.n)
+        return isinstance(there, Entry) and there.id == entry.id
+
+    def _own_fence(self, attempt: int) -> Entry:
+        for entry in self._own(attempt):
+            if entry.fence:
+                return entry
+        raise ChainDamaged(
+            f"attempt {attempt} of job {self.job!r} has entries but no readable fence",
+            cure="start a new attempt",
+        )
+
+    def _find(self, attempt: int, entry_id: str) -> Entry | None:
+        if self._searched is None:
+            deque(self._own(attempt), maxlen=0)
+        else:
+            self.entries(after=self._searched)
+        self._searched = max(self._known, default=0)
+        known = list(self._known.values())
+        return next((e for e in known if e.id == entry_id and e.attempt == attempt), None)
+
+    def _own(self, attempt: int) -> Iterator[Entry]:
+        """This attempt's readable entries, newest first."""
+        for entry in self.newest_first():
+            if isinstance(entry, Entry):
+                if entry.attempt == attempt:
+                    yield entry
+                elif entry.attempt < attempt:
+                    return
+
+    def _too_many_races(self) -> StorageUnavailable:
+        return StorageUnavailable(f"lost {_MOST_RACES} races for the chain of job {self.job!r}")

@@ -1,0 +1,179 @@
+"""The newest intact checkpoint comes back to where the user saved it.
+
+Each candidate is downloaded beside its place, verified (size and SHA-256) as it comes, synced, and
+only then renamed; a candidate that fails is told and the one before is tried. A store that does not
+answer is no damage: that error goes to the caller, because an older checkpoint would cost steps.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spothop.checkpoints import keys
+from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
+from spothop.checkpoints.parallel import OnProgress, Progress, for_each
+from spothop.storage import ObjectMissing, ObjectStore, StorageBadUrl, UnsafePath
+from spothop.storage.folder import sync_folder
+
+_ASIDE = ".spothop-restore-"
+
+
+class Damaged(Exception):
+    """This checkpoint cannot be restored; `gone` when an object is missing altogether."""
+
+    def __init__(self, why: str, *, gone: bool = False) -> None:
+        super().__init__(why)
+        self.gone = gone
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came back; `entry` and `path` are None when there was nothing intact."""
+
+    entry: Entry | None
+    path: Path | None
+    rejected: list[str] = field(default_factory=list)
+    """One message for each newer entry that failed."""
+
+    @property
+    def step(self) -> int:
+        """Completed steps in the restored checkpoint; 0 without one."""
+        return (self.entry.step or 0) if self.entry else 0
+
+
+def restore(
+    store: ObjectStore,
+    entries: Iterable[AnyEntry],
+    target: Path,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Restored:
+    """Put the newest intact checkpoint among `entries` below `target`.
+
+    `entries` are those before this attempt's fence: a collection in any order, or an iterator that
+    is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
+    Checkpoints whose data was pruned are passed over silently. Raises `StorageUnavailable` and
+    `StorageDenied` when the store does not answer, OSError when the disk here does not work.
+    """
+    rejected: list[str] = []
+    _clear_leftovers(target)
+    for entry, maybe_pruned in _candidates(entries):
+        if isinstance(entry, BadEntry):
+            rejected.append(f"{entry}; trying the one before")
+            continue
+        try:
+            path = _restore_one(store, entry, target, on_progress)
+        except Damaged as damage:
+            if not (damage.gone and maybe_pruned):
+                rejected.append(f"{entry} is damaged: {damage}; trying the one before")
+            continue
+        return Restored(entry, path, rejected)
+    return Restored(None, None, rejected)
+
+
+def _candidates(entries: Iterable[AnyEntry]) -> Iterator[tuple[AnyEntry, bool]]:
+    """Checkpoints newest first, and whether each may have been pruned.
+
+    Pruning keeps the newest two that are in the line of the newest one (`prune.to_prune`), so the
+    others may lack data without any fault.
+    """
+    newest_first = (
+        entries
+        if isinstance(entries, Iterator)
+        else sorted(entries, key=lambda entry: entry.n, reverse=True)
+    )
+    kept = 0
+    line: int | None = None  # entries above this number were given up by the attempt after them
+    for entry in newest_first:
+        if isinstance(entry, BadEntry):
+            yield entry, False
+        elif not entry.fence:
+            given_up = line is not None and entry.n > line
+            yield entry, given_up or kept >= 2
+            if not given_up:
+                kept += 1
+                line = entry.parent
+
+
+def _restore_one(
+    store: ObjectStore, entry: Entry, target: Path, on_progress: OnProgress | None
+) -> Path:
+    try:
+        place = keys.inside(target, entry.root)
+    except UnsafePath as error:
+        raise Damaged(str(error)) from error
+    target.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=target))
+    try:
+        fresh = aside / "new"
+        try:
+            _download(store, entry, fresh, Progress(on_progress, entry.size))
+        except (FileExistsError, NotADirectoryError) as error:  # two records for one place
+            raise Damaged(f"its files contradict each other: {error}") from error
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _swap(fresh, place, aside / "old")
+        sync_folder(place.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return place
+
+
+def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress) -> None:
+    if not entry.is_dir:
+        if len(entry.files) != 1 or entry.files[0].is_folder:
+            raise Damaged(f"a single file was saved, but {len(entry.files)} are recorded")
+        fetch_file(store, entry.files[0], fresh, progress)
+        return
+    fresh.mkdir()
+    places = {record.path: _place(fresh, record) for record in entry.files}
+    for record in entry.files:
+        folder = places[record.path] if record.is_folder else places[record.path].parent
+        folder.mkdir(parents=True, exist_ok=True)
+    for_each(
+        [record for record in entry.files if not record.is_folder],
+        lambda record: fetch_file(store, record, places[record.path], progress),
+        lambda record: record.size,
+    )
+    for name, _, _ in os.walk(fresh):
+        sync_folder(Path(name))
+
+
+def _place(fresh: Path, record: FileRecord) -> Path:
+    try:
+        return keys.inside(fresh, record.path.removesuffix("/"))
+    except UnsafePath as error:
+        raise Damaged(str(error)) from error
+
+
+def fetch_file(store: ObjectStore, record: FileRecord, place: Path, progress: Progress) -> None:
+    """Download one verified and synced file. Raises `Damaged`."""
+    which = f"(object {record.key!r})"
+    try:
+        size = store.size(record.key)
+        if size != record.size:
+            raise Damaged(f"{record.path!r} has {size} bytes instead of {record.size} {which}")
+        sha256 = store.fetch(record.key, place, size=size, on_bytes=progress.add)
+        if sha256 != record.sha256:
+            raise Damaged(f"the content of {record.path!r} does not match its SHA-256 {which}")
+    except ObjectMissing as error:
+        raise Damaged(f"{record.path!r} is missing from storage {which}", gone=True) from error
+    except StorageBadUrl as error:
+        raise Damaged(f"{record.path!r} has an impossible key: {error}") from error
+
+
+def _swap(fresh: Path, place: Path, old: Path) -> None:
+    """Rename over files; a directory that is in the way moves aside first."""
+    if os.path.lexists(place) and not (place.is_file() and fresh.is_file()):
+        os.rename(place, old)
+    os.rename(fresh, place)
+
+
+def _clear_leftovers(target: Path) -> None:
+    """What a killed restore left behind; only one runs in a directory at a time."""
+    for leftover in target.glob(_ASIDE + "*"):
+        shutil.rmtree(leftover, ignore_errors=True)

@@ -1,0 +1,46 @@
+"""Object storage as spothop uses it: small keys, immutable objects, one conditional create.
+
+errors.py    the exception tree
+base.py      the `ObjectStore` Protocol and its promises
+mapping.py   the only place that knows obstore's and the system's errors
+folder.py    `file://`: durable (synced) writes into a folder, standard library only
+hashing.py   SHA-256 beside a transfer
+remote.py    every other URL, through obstore
+opening.py   `open_store` and `probe`
+"""
+
+from __future__ import annotations
+
+from spothop.storage.base import ObjectInfo, ObjectStore
+from spothop.storage.errors import (
+    ObjectExists,
+    ObjectMissing,
+    SourceChanged,
+    StorageBadUrl,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+    StorageUnsupported,
+    UnsafePath,
+)
+from spothop.storage.folder import FolderStore
+from spothop.storage.opening import open_store, probe
+from spothop.storage.remote import RemoteStore
+
+__all__ = [
+    "FolderStore",
+    "ObjectExists",
+    "ObjectInfo",
+    "ObjectMissing",
+    "ObjectStore",
+    "RemoteStore",
+    "SourceChanged",
+    "StorageBadUrl",
+    "StorageDenied",
+    "StorageError",
+    "StorageUnavailable",
+    "StorageUnsupported",
+    "UnsafePath",
+    "open_store",
+    "probe",
+]

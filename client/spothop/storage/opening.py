@@ -1,0 +1,139 @@
+"""From a URL to a store, and the check that a store can do what the chain needs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore.store
+
+from spothop.storage.base import ObjectStore
+from spothop.storage.errors import ObjectExists, StorageBadUrl, StorageError, StorageUnsupported
+from spothop.storage.folder import FolderStore
+from spothop.storage.mapping import translate
+from spothop.storage.remote import RemoteStore
+from spothop.wire import StorageSpec
+
+FIELD = "checkpoint.storage"
+_KINDS = "use s3://bucket/path, gs://bucket/path, az://account/container/path or file:///folder"
+
+# One request carries at most one part; within obstore a few quick retries only, because a VM under
+# notice has seconds: the caller knows its deadline and retries the whole operation (I9).
+_CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
+_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+_CLIENT_OPTIONS = frozenset(
+    {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "read_timeout"}
+    | {"root_certificate", "timeout", "user_agent"}
+)
+
+
+def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
+    """The store at `spec.url`; nothing is asked of it yet, only a `file://` folder is created.
+
+    Options that are obstore client options (`allow_http`, `timeout`, ...) go to its client, all
+    others to the store, as https://developmentseed.org/obstore/ names them. With `create` false a
+    missing folder is a `StorageBadUrl` too.
+    """
+    if urlsplit(spec.url).scheme == "file":
+        return FolderStore(_folder(spec.url, create=create))
+    client: dict[str, Any] = dict(_CLIENT)
+    options = {}
+    for name, value in spec.options.items():
+        if name in _CLIENT_OPTIONS:
+            client[name] = {"true": True, "false": False}.get(value.lower(), value)
+        else:
+            options[name] = value
+    arguments: dict[str, Any] = {"client_options": client, "retry_config": _RETRY, **options}
+    if urlsplit(spec.url).scheme == "memory":
+        arguments = {}
+    try:
+        return RemoteStore(obstore.store.from_url(spec.url, **arguments), spec.url)
+    except Exception as error:  # obstore has no common class for bad options
+        raise _bad(spec.url, str(error).strip().splitlines()[0]) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # obstore 0.12 panics on some unknown options
+            raise
+        raise _bad(spec.url, f"an option among {sorted(options)} is unknown: {error}") from error
+
+
+def _folder(url: str, *, create: bool) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+        raise _bad(url, "a file URL needs three slashes and an absolute path")
+    folder = Path(unquote(parts.path))
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise _bad(url, "this is a file, not a folder") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _bad(url, f"the folder cannot be made ({error.strerror})") from error
+    except OSError as error:
+        raise _named(translate(error, url, ""), url) from error
+    if not folder.is_dir():
+        raise _bad(url, "there is no such folder")
+    return folder
+
+
+def _bad(url: str, why: str) -> StorageBadUrl:
+    return StorageBadUrl(
+        f"{url!r} is no usable storage URL: {why}", cure=_KINDS, field=FIELD, value=url
+    )
+
+
+def _named(error: StorageError, url: str) -> StorageError:
+    error.field, error.value = FIELD, url
+    return error
+
+
+def probe(store: ObjectStore) -> None:
+    """Write, read, list and delete a small object, and see that a second create of it is refused.
+
+    Raises a `StorageError` that names the step, the field, its value and a cure.
+    """
+    folder = f"spothop-probe-{secrets.token_hex(8)}"
+    key, data = f"{folder}/object", secrets.token_bytes(16)
+    with _step(store, "writing"):
+        store.create(key, data)
+    try:
+        with _step(store, "the conditional create"):
+            _must_refuse(store, key, data)
+        with _step(store, "reading"):
+            _must(store.get(key) == data, store, "does not return what was written")
+        with _step(store, "listing"):
+            found = [info.key for info in store.scan(folder)]
+            _must(found == [key], store, f"lists {found} where {key!r} was written")
+    finally:
+        with _step(store, "deleting"):
+            store.delete([key])
+
+
+@contextmanager
+def _step(store: ObjectStore, name: str) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        raise type(error)(
+            f"{name} failed: {error.message}",
+            cure=error.cure or "check the URL, the options and the credentials",
+            field=FIELD,
+            value=store.url,
+        ) from error
+
+
+def _must_refuse(store: ObjectStore, key: str, data: bytes) -> None:
+    try:
+        store.create(key, data)
+    except ObjectExists:
+        return
+    _must(False, store, "overwrites an object on a conditional create")
+
+
+def _must(holds: bool, store: ObjectStore, what: str) -> None:
+    if not holds:
+        raise StorageUnsupported(f"{store.url} {what}", cure="use a store that does not")
