@@ -1,0 +1,133 @@
+"""One request to the master, and what every kind of wrong answer means for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from spothop.errors import ApiError, ClientError, NotSpothop, Unreachable
+from spothop.wire import Problem
+
+ANSWER_S = 30.0
+CONNECT_S = 5.0
+CONNECT_RETRIES = 2
+
+T = TypeVar("T")
+
+
+class Http:
+    """A connection to the master's REST API."""
+
+    def __init__(
+        self, url: str, token: str | None, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        try:
+            parsed = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ClientError(f"{url!r} is not a URL: {error}", _URL_CURE) from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ClientError(f"{url!r} is not an http(s) URL", _URL_CURE)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise ClientError("the token holds characters that no token has", _TOKEN_CURE)
+        self._client = httpx.Client(
+            base_url=self.url + "/api/v1",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            transport=transport or httpx.HTTPTransport(retries=CONNECT_RETRIES),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int | float] | None = None,
+        body: BaseModel | dict[str, Any] | None = None,
+        content: Iterable[bytes] | None = None,
+        wait_s: float = 0.0,
+        allow: tuple[int, ...] = (),
+    ) -> httpx.Response:
+        """The answer with a status of 2xx or one of `allow`; raises `ClientError`.
+
+        `wait_s` is how long the master may hold the answer back (a long poll).
+        """
+        payload = body.model_dump(mode="json") if isinstance(body, BaseModel) else body
+        try:
+            answer = self._client.request(
+                method,
+                path,
+                params=params,
+                json=payload,
+                content=content,
+                timeout=httpx.Timeout(ANSWER_S + wait_s, connect=CONNECT_S),
+            )
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        except httpx.DecodingError as error:
+            raise NotSpothop(f"the answer of {self.url} is garbled: {error}", _URL_CURE) from None
+        if answer.is_success or answer.status_code in allow:
+            return answer
+        raise self._refusal(answer)
+
+    def read(self, type_: type[T], answer: httpx.Response) -> T:
+        """The answer's JSON as this type; raises `NotSpothop` when it is something else."""
+        try:
+            return TypeAdapter(type_).validate_json(answer.content)
+        except ValidationError:
+            raise self._not_spothop(answer) from None
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, httpx.TimeoutException):
+            return Unreachable(
+                f"no answer from {self.url} in time ({reason})",
+                "see whether the master is busy or the network slow; then try again",
+            )
+        return Unreachable(
+            f"cannot reach the master at {self.url}: {reason}",
+            "start one with `spothop master`, or set SPOTHOP_URL to where it runs",
+        )
+
+    def _refusal(self, answer: httpx.Response) -> ClientError:
+        try:
+            problem = Problem.model_validate_json(answer.content)
+        except ValidationError:
+            return self._not_spothop(answer)
+        cure = problem.cure or (_TOKEN_CURE if answer.status_code == 401 else "")
+        return ApiError(
+            problem.message,
+            cure,
+            status=answer.status_code,
+            error=problem.error,
+            field=problem.field,
+        )
+
+    def _not_spothop(self, answer: httpx.Response) -> NotSpothop:
+        kind = answer.headers.get("content-type", "no content type").split(";")[0]
+        what = f"{answer.request.url} answered {answer.status_code} with {kind}"
+        if answer.is_redirect:
+            what = f"{answer.request.url} sends on to {answer.headers.get('location')}"
+            return NotSpothop(what, "set SPOTHOP_URL to the final address, https if it is that")
+        if answer.status_code in (502, 503, 504):
+            return NotSpothop(
+                f"{what}: a proxy without a master behind it",
+                "see whether the master runs; then try again",
+            )
+        return NotSpothop(
+            f"{what}: not a spothop master that this client understands",
+            f"{_URL_CURE}; or install the client version that the master has",
+        )
+
+
+_URL_CURE = "set SPOTHOP_URL to the master's address, such as http://127.0.0.1:8900"
+_TOKEN_CURE = (
+    "set SPOTHOP_TOKEN; a local master wrote its token to <home>/master/admin.token, "
+    "used by itself when SPOTHOP_URL is not set"
+)

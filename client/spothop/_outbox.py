@@ -1,0 +1,106 @@
+"""Backups on their way from the training process to the agent: a folder each, published by rename.
+
+    outbox/.tmp-<id>/meta.json        written and synced first
+    outbox/.tmp-<id>/payload/<name>   the user's file or directory, renamed in (or copied)
+    outbox/<id>/                      the rename that publishes; ids sort in order of acceptance
+
+The folder is the truth and the pipe message only a doorbell: a full pipe, a dead or restarted agent
+lose nothing. A payload of a process that was killed between the two renames is whole, but stays
+unpublished. Standard library only: this module runs inside the user's training process.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def check_exists(path: str | os.PathLike[str]) -> None:
+    """Raises FileNotFoundError when there is nothing to back up."""
+    if not os.path.lexists(path):
+        raise FileNotFoundError(
+            errno.ENOENT,
+            "backup(path=...): no such file or directory; save the checkpoint before backup()",
+            os.fspath(path),
+        )
+
+
+def locate(path: str | os.PathLike[str], *, job_dir: str) -> str:
+    """Where `path` lies below the job directory (a real path); a restore puts it back there.
+
+    Raises FileNotFoundError when there is nothing, ValueError when it is outside the job directory,
+    the job directory itself, or a symbolic link (moving the link would leave its target behind).
+    """
+    check_exists(path)
+    parent, name = os.path.split(os.path.abspath(path))
+    absolute = os.path.join(os.path.realpath(parent), name)
+    if os.path.islink(absolute):
+        raise ValueError(
+            f"backup(path={os.fspath(path)!r}): a symbolic link;"
+            f" pass {os.path.realpath(absolute)!r}"
+        )
+    if not absolute.startswith(job_dir + os.sep):
+        raise ValueError(
+            f"backup(path={os.fspath(path)!r}): not below the job directory {job_dir}; save to a"
+            " relative path, so that a restore can put it back at the same place on another VM"
+        )
+    return os.path.relpath(absolute, job_dir)
+
+
+def publish(meta: dict[str, Any], *, job_dir: str, outbox: str) -> None:
+    """Move `meta["path"]` (file or directory) into the outbox, in one piece or not at all.
+
+    Raises OSError when the disk refuses (full, read-only); the source is then where it was.
+    """
+    source = os.path.join(job_dir, meta["path"])
+    aside = os.path.join(outbox, f".tmp-{meta['id']}")
+    payload = os.path.join(aside, "payload")
+    os.makedirs(payload)
+    try:
+        _write_synced(os.path.join(aside, "meta.json"), json.dumps(meta).encode())
+        copied = _move(source, os.path.join(payload, meta["name"]))
+    except OSError:  # only these: after any other one the source may already be in there
+        _remove(aside)
+        raise
+    os.rename(aside, os.path.join(outbox, meta["id"]))
+    if copied:
+        _remove(source)
+
+
+def _move(source: str, target: str) -> bool:
+    """Rename; across file systems copy instead, and answer that `source` is still there."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    else:
+        return False
+    import shutil  # 6 ms that only a job directory on two disks pays
+
+    if os.path.isdir(source):
+        shutil.copytree(source, target, symlinks=True)
+    else:
+        shutil.copy2(source, target)
+    return True
+
+
+def _remove(path: str) -> None:
+    import shutil
+
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
+
+
+def _write_synced(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

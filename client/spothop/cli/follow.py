@@ -1,0 +1,172 @@
+"""Follows a job: its events, its log through all attempts, and on a terminal a live status line."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from spothop.cli import views
+from spothop.cli.text import dollars, number, saved
+from spothop.errors import NotSpothop, Unreachable
+from spothop.sdk import ENDED, Client
+from spothop.wire import EventView, JobView
+
+WAIT_S = 1.0
+"""How long the master may hold an empty log answer back: the pace of the status line."""
+AWAY_PAUSES_S = (1.0, 2.0, 5.0)
+AWAY_BUDGET_S = 600.0
+"""A master that is away longer ends the following; never the job."""
+
+
+class Screen:
+    """Where following shows. On a terminal: lines, and the status below them. Else plain lines:
+    the log on stdout, events on stderr."""
+
+    def __init__(self, console: Console, *, terminal: bool) -> None:
+        self._console = console
+        self._aside = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._live = Live(console=console, transient=True) if terminal else None
+
+    def __enter__(self) -> Screen:
+        self.resume()
+        return self
+
+    def __exit__(
+        self,
+        type_: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.pause()
+
+    def pause(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def resume(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def event(self, event: EventView) -> None:
+        console = self._console if self._live is not None else self._aside
+        console.print(views.event_line(event), soft_wrap=True)
+
+    def log(self, text: str) -> None:
+        if self._live is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return
+        for line in text.splitlines():
+            self._console.print(views.log_line(line), soft_wrap=True)
+
+    def status(self, text: str) -> None:
+        if self._live is not None:
+            self._live.update(Text(text, style="reverse", no_wrap=True, overflow="ellipsis"))
+
+    def away(self, message: str) -> None:
+        if self._live is not None:
+            self.status(message)
+        else:
+            self._aside.print(message, soft_wrap=True)
+
+
+def status_line(job: JobView) -> str:
+    """The newest of a job in one line."""
+    parts = [job.state, f"step {number(job.step)}"]
+    if "loss" in job.metrics:
+        parts.append(f"loss {job.metrics['loss']:.4g}")
+    parts.append(f"preempted {job.preemptions}x")
+    if job.cost > 0:
+        parts.append(f"{dollars(job.cost)} ({saved(job.cost, job.on_demand_cost)} saved)")
+    if job.pool is not None:
+        parts.append(views.short_place(job.pool))  # last: what a narrow terminal cuts off
+    return " | ".join(parts)
+
+
+class Follower:
+    """Reads events, log and state in turn; can be run again after an interruption."""
+
+    def __init__(
+        self, client: Client, job: str, screen: Screen, *, sleep: Callable[[float], None]
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._screen = screen
+        self._sleep = sleep
+        self._event = 0
+        self._log = _Log()
+
+    def run(self) -> JobView:
+        """Returns the ended job. While the master is away it goes on asking, up to 10 minutes."""
+        away_s, failures = 0.0, 0
+        while True:
+            try:
+                job = self._client.job(self._job)
+                done = self._tick(job)
+                away_s, failures = 0.0, 0
+            except (Unreachable, NotSpothop):
+                if away_s >= AWAY_BUDGET_S:
+                    raise
+                if failures == 0:
+                    self._screen.away("the master does not answer; the job goes on; asking again")
+                pause = AWAY_PAUSES_S[min(failures, len(AWAY_PAUSES_S) - 1)]
+                failures, away_s = failures + 1, away_s + pause
+                self._sleep(pause)
+                continue
+            if done:
+                return job
+
+    def _tick(self, job: JobView) -> bool:
+        """One look; true when the job has ended and everything was shown."""
+        events = self._client.events(self._job, after=self._event)
+        for event in events:
+            self._screen.event(event)
+            self._event = max(self._event, event.id)
+        self._screen.status(status_line(job))
+        more = self._read_log(job)
+        if job.state in ENDED:
+            return not more and not events
+        if not more and self._log.complete:
+            self._sleep(WAIT_S)
+        return False
+
+    def _read_log(self, job: JobView) -> bool:
+        """Show a piece; true when there is surely more to read."""
+        log = self._log
+        if job.attempt < 1:
+            log.complete = True
+            return False
+        ended = job.state in ENDED
+        if log.complete or (ended and log.drained):
+            if log.attempt >= job.attempt:
+                return False
+            self._log = log = _Log(attempt=log.attempt + 1)
+        piece = self._client.read_log(
+            self._job,
+            attempt=log.attempt,
+            offset=log.offset,
+            wait_s=0.0 if ended else WAIT_S,
+        )
+        log.offset, log.drained = piece.next_offset, not piece.data
+        log.complete = piece.complete and log.drained
+        text = log.decoder.decode(piece.data)
+        if text:
+            self._screen.log(text)
+        return not log.drained or (ended and log.attempt < job.attempt)
+
+
+class _Log:
+    """How far the log of one attempt was read."""
+
+    def __init__(self, attempt: int = 0) -> None:
+        self.attempt = attempt
+        self.offset = 0
+        self.complete = attempt == 0
+        self.drained = attempt == 0
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,0 +1,122 @@
+"""`spothop inject`: what stands on the command line, as the master takes it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import typer
+from pydantic import ValidationError
+
+from spothop import traces
+from spothop.errors import ApiError, ClientError
+from spothop.jobspec import parse_duration
+from spothop.sdk import Client
+from spothop.traces import TraceError
+from spothop.wire import InjectionView, InjectRequest
+
+NOT_FOUND = 404
+
+
+def request(
+    *,
+    mttp: str | None,
+    trace: Path | None,
+    zone: str | None,
+    seed: int | None,
+    no_notice: float,
+) -> InjectRequest:
+    """Raises BadParameter for what makes no sense, ClientError for a trace that is none."""
+    if (mttp is None) == (trace is None):
+        raise typer.BadParameter("give --mttp or --trace (or --stop), one of them")
+    if zone is not None and trace is None:
+        raise typer.BadParameter("--zone chooses a zone of a --trace")
+    return InjectRequest(
+        mttp_s=mean_lives(mttp) if mttp is not None else [],
+        lives_s=lives(trace, zone) if trace is not None else [],
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        no_notice=no_notice,
+    )
+
+
+def mean_lives(text: str) -> list[float]:
+    """`600,20m` -> [600, 1200]; raises BadParameter."""
+    return [_seconds(part.strip()) for part in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parse_duration(text).total_seconds()
+        except (ValidationError, ValueError):
+            seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(
+            f"--mttp: {text!r} is no time above 0; write seconds or durations, such as 600,20m"
+        )
+    return seconds
+
+
+def lives(path: Path, zone: str | None) -> list[float]:
+    """The lives of a trace that ended in a preemption, in its order; raises ClientError.
+
+    A life cut short otherwise tells of no preemption: it is left out.
+    """
+    try:
+        if path.suffix == ".json":
+            return _of_zone(path, zone)
+        if zone is not None:
+            raise typer.BadParameter(f"--zone: {path} has lives, no zones")
+        return [life.duration_s for life in traces.read_lives(path) if life.preempted]
+    except TraceError as error:
+        raise ClientError(str(error), "docs/checkpointing.md has the formats of traces") from None
+
+
+def _of_zone(path: Path, name: str | None) -> list[float]:
+    trace = traces.read_zones(path, names=None if name is None else [name])
+    if len(trace.zones) > 1:
+        names = ", ".join(zone.name for zone in trace.zones)
+        raise typer.BadParameter(f"{path} has {len(trace.zones)} zones, choose one: --zone {names}")
+    found = traces.zone_lives(trace.zones[0], trace.tick_s)
+    ended = [life.duration_s for life in found if life.preempted]
+    if not ended:
+        raise TraceError(f"{path}: zone {trace.zones[0].name} is never taken away: no preemption")
+    return ended
+
+
+def inject(client: Client, target: str, wanted: InjectRequest | None) -> InjectionView:
+    """Into the job with this id or name, or the VM with this id; None ends what is under way."""
+    try:
+        return client.inject(target, wanted) if wanted else client.stop_injection(target)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+    try:
+        return client.inject_vm(target, wanted) if wanted else client.stop_injection_vm(target)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        raise ApiError(
+            f"no job and no VM {target!r}",
+            "`spothop jobs` and `spothop vms` list those you can see",
+            status=error.status,
+            error=error.error,
+        ) from None
+
+
+def words(found: InjectionView) -> str:
+    """One line about an injection."""
+    if found.lives:
+        what = f"{found.lives} lives of a trace"
+    else:
+        shown = ", ".join(f"{s:g}" for s in found.mttp_s[:5])
+        more = ", ..." if len(found.mttp_s) > 5 else ""
+        what = f"exponential lives, MTTP {shown}{more} s, seed {found.seed}"
+    if found.no_notice:
+        what += f", {found.no_notice:.0%} without notice"
+    times = f"{found.done} preemption{'' if found.done == 1 else 's'} so far"
+    if found.ended_at is not None:
+        times = f"ended after {found.done}: {found.reason}"
+    return f"{what}; {times}" + (f" (only VM {found.vm})" if found.vm else "")

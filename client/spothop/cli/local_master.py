@@ -1,0 +1,39 @@
+"""`spothop master`: becomes the master's own program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from spothop.cli.session import Session
+from spothop.errors import ClientError
+
+NEEDED = ("alembic", "apscheduler", "fastapi", "jinja2", "sqlalchemy", "uvicorn")
+"""Of the extra `master`: extras gate dependencies, the package itself is always there."""
+
+
+def start(
+    session: Session,
+    *,
+    host: str | None,
+    port: int | None,
+    home: Path | None,
+    others: Sequence[str] = (),
+    needed: Sequence[str] = NEEDED,
+) -> None:
+    """Replace this process; raises `ClientError` when the extra is not installed."""
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise ClientError(
+            f"the master needs packages that are not installed: {', '.join(missing)}",
+            "pip install 'spothop[master]'",
+        )
+    command = [sys.executable, "-m", "spothop_master"]
+    command += ["--home", str(home or session.settings.master_home)]
+    if host is not None:
+        command += ["--host", host]
+    if port is not None:
+        command += ["--port", str(port)]
+    session.become([*command, *others])

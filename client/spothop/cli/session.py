@@ -1,0 +1,68 @@
+"""What a command gets from outside: settings, the connection, terminal or not, the time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import typer
+
+from spothop.settings import ClientSettings, read_settings
+
+if TYPE_CHECKING:
+    import httpx
+    from rich.console import Console
+
+    from spothop.sdk import Client
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _become(command: list[str]) -> None:
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One run of the CLI; tests make their own with a transport and a clock."""
+
+    settings: ClientSettings = field(default_factory=read_settings)
+    transport: httpx.BaseTransport | None = None
+    now: Callable[[], datetime] = _now
+    sleep: Callable[[float], None] = time.sleep
+    terminal: bool = field(default_factory=lambda: sys.stdout.isatty())
+    can_ask: bool = field(default_factory=lambda: sys.stdin.isatty())
+    become: Callable[[list[str]], None] = _become
+
+    def client(self) -> Client:
+        from spothop.sdk import Client
+
+        return Client(
+            self.settings.url, self.settings.token, transport=self.transport, sleep=self.sleep
+        )
+
+    def console(self) -> Console:
+        from rich.console import Console
+
+        return Console(highlight=False, markup=False, emoji=False)
+
+
+def session_of(context: typer.Context) -> Session:
+    session = context.find_root().obj
+    assert isinstance(session, Session)
+    return session
+
+
+def report(error: str, cure: str = "") -> None:
+    """An error as every command prints it."""
+    typer.echo(f"error: {error}", err=True)
+    if cure:
+        typer.echo(f"cure: {cure}", err=True)

@@ -1,0 +1,85 @@
+"""`spothop submit`: pack, plan, ask, upload, submit, follow."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import typer
+
+from spothop import jobfile
+from spothop.bundle import Bundle, pack
+from spothop.cli import views
+from spothop.cli.follow import Follower, Screen
+from spothop.cli.session import Session
+from spothop.cli.text import size
+from spothop.errors import ClientError
+from spothop.jobspec import JobSpec
+from spothop.sdk import ENDED, Client
+from spothop.wire import JobView
+
+
+def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bool) -> int:
+    """Returns the exit code."""
+    spec = jobfile.load(file)
+    if not yes and not session.can_ask:
+        raise typer.BadParameter("cannot ask, the input is no terminal: add --yes")
+    with session.client() as client, tempfile.TemporaryDirectory(prefix="spothop-") as aside:
+        bundle = pack(file.parent / spec.code, Path(aside) / "bundle.tar.gz")
+        if not as_json:
+            _show_plan(session, client, spec, bundle)
+        if not yes and not typer.confirm(f"Submit {spec.name}?"):
+            typer.echo("not submitted", err=True)
+            return 1
+        job = client.submit(spec, client.upload_bundle(bundle))
+        if as_json:
+            typer.echo(job.model_dump_json(indent=2))
+            return 0
+        typer.echo(f"submitted {job.id}")
+        if detach:
+            typer.echo(f"`spothop logs {job.id} -f` follows its log")
+            return 0
+        return _follow(session, client, job)
+
+
+def _show_plan(session: Session, client: Client, spec: JobSpec, bundle: Bundle) -> None:
+    plan = client.plan(spec)
+    if not plan.pools:
+        raise ClientError(
+            f"no pool fits the resources of {spec.name}",
+            "relax `resources:` (any_of, spot, max_price) in the job file",
+        )
+    console = session.console()
+    console.print(f"{spec.name}: {bundle.files} files of code, {size(bundle.size)} packed")
+    views.plan(console, plan)
+
+
+def _follow(session: Session, client: Client, job: JobView) -> int:
+    with Screen(session.console(), terminal=session.terminal) as screen:
+        follower = Follower(client, job.id, screen, sleep=session.sleep)
+        while True:
+            try:
+                job = follower.run()
+                break
+            except KeyboardInterrupt:
+                screen.pause()
+                if not _cancel_wanted(session, job.id):
+                    typer.echo(f"the job goes on; `spothop logs {job.id} -f` follows it again")
+                    return 130
+                client.cancel(job.id)
+                screen.resume()
+    typer.echo(f"{job.id}: {job.state}" + (f" ({job.reason})" if job.reason else ""), err=True)
+    assert job.state in ENDED
+    return 0 if job.state == "succeeded" else 1
+
+
+def _cancel_wanted(session: Session, job: str) -> bool:
+    if not (session.terminal and session.can_ask):
+        return False
+    try:
+        answer: str = typer.prompt(
+            f"\nStop following, or cancel {job}? [s/c]", default="s", show_default=False
+        )
+    except typer.Abort:  # Ctrl-C again
+        return False
+    return answer.strip().lower().startswith("c")

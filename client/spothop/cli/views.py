@@ -1,0 +1,229 @@
+"""How jobs, VMs and plans look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spothop.cli.inject import words as injection_words
+from spothop.cli.text import NOTHING, age, dollars, duration, number, saved, size, table
+from spothop.wire import EventView, JobDetail, JobView, PlanReply, Pool, PoolView, VmView
+
+CHECKPOINTS_SHOWN = 5
+
+
+def place(pool: Pool | None) -> str:
+    if pool is None:
+        return NOTHING
+    return f"{pool.cloud}/{pool.zone}/{pool.vm}" + ("" if pool.spot else " on demand")
+
+
+def short_place(pool: Pool | None) -> str:
+    """For lists: zones of different clouds have different names anyway."""
+    return place(pool).partition("/")[2] or NOTHING
+
+
+def plan_table(plan: PlanReply) -> Table:
+    rows = [
+        (
+            str(i),
+            place(row.pool),
+            f"{row.spot_price if row.pool.spot else row.on_demand_price:.4g}",
+            f"{row.on_demand_price:.4g}",
+            duration(row.grace_s),
+            duration(row.mttp_s) + ("" if row.lives else "*"),
+            duration(row.restart_s),
+        )
+        for i, row in enumerate(plan.pools, 1)
+    ]
+    columns = ("", "POOL", "USD/H", "ON DEMAND", "NOTICE", "MTTP", "RESTART")
+    return table(columns, rows, right=columns[2:])
+
+
+def plan(console: Console, plan: PlanReply) -> None:
+    """Where a job would run, first choice first."""
+    console.print(plan_table(plan))
+    if any(row.lives == 0 for row in plan.pools):
+        console.print("* assumed: no VM of this pool has been preempted yet")
+    console.print(Text(f"checkpoints go to {plan.storage}", overflow="fold"))
+
+
+def pools(console: Console, list_: Sequence[PoolView]) -> None:
+    if not list_:
+        console.print("no cloud offers a pool now")
+        return
+    rows = [
+        (
+            place(row.pool),
+            f"{row.price:.4g}",
+            duration(row.mttp_s) + ("*" if row.mttp_assumed else ""),
+            f"{duration(row.mttp_low_s)} - {duration(row.mttp_high_s)}",
+            f"{row.lives}+{row.censored}",
+            duration(row.restart_s) + ("*" if row.restart_assumed else ""),
+            f"{row.notices_kept}/{row.notices} ({row.notice_share:.0%})",
+        )
+        for row in list_
+    ]
+    columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "NOTICES KEPT")
+    console.print(table(columns, rows, right=columns[1:]))
+    console.print("LIVES: preempted + ended otherwise. RESTART: allocation + preparation.")
+    if any(row.mttp_assumed or row.restart_assumed for row in list_):
+        console.print("* assumed: nothing of the kind was seen yet")
+
+
+def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
+    if not list_:
+        console.print("no jobs; `spothop submit FILE` starts one, `spothop jobs --all` shows old")
+        return
+    rows = [
+        (
+            job.id,
+            job.state,
+            number(job.step),
+            short_place(job.pool),
+            f"{job.preemptions}x",
+            dollars(job.cost),
+            age(job.submitted_at, now=now),
+        )
+        for job in list_
+    ]
+    columns = ("JOB", "STATE", "STEP", "POOL", "PREEMPTED", "COST", "AGE")
+    console.print(table(columns, rows, right=("STEP", *columns[4:])))
+
+
+def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
+    if not list_:
+        console.print("no VMs")
+        return
+    rows = [
+        (
+            vm.id,
+            short_place(vm.pool),
+            vm.state + (f": {vm.reason}" if vm.reason else ""),
+            str(vm.attempt),
+            duration(_billed_s(vm, now)),
+            f"{vm.price:.4g}",
+            dollars(vm.cost),
+        )
+        for vm in list_
+    ]
+    columns = ("VM", "POOL", "STATE", "ATTEMPT", "RAN", "USD/H", "COST")
+    console.print(table(columns, rows, right=columns[3:]))
+
+
+def _billed_s(vm: VmView, now: datetime) -> float | None:
+    if vm.running_at is None:
+        return None
+    return max(((vm.ended_at or now) - vm.running_at).total_seconds(), 0.0)
+
+
+def job(console: Console, job: JobDetail, *, now: datetime) -> None:
+    """Everything about one job."""
+    console.print(Text(job.id, style="bold"))
+    console.print(_facts(job, now))
+    if job.attempts:
+        console.print("\nattempts", style="bold")
+        console.print(_attempts(job))
+    if job.vms:
+        console.print("\nVMs", style="bold")
+        vms(console, job.vms, now=now)
+    if job.checkpoints:
+        newest = sorted(job.checkpoints, key=lambda point: -point.n)[:CHECKPOINTS_SHOWN]
+        console.print(
+            f"\ncheckpoints (newest {len(newest)} of {len(job.checkpoints)})", style="bold"
+        )
+        rows = [
+            (
+                str(point.n),
+                number(point.step),
+                point.kind.value,
+                str(point.attempt),
+                size(point.bytes),
+                duration(point.delta_s),
+                duration(point.beta_s),
+                age(point.committed_at, now=now),
+            )
+            for point in newest
+        ]
+        columns = ("N", "STEP", "KIND", "ATTEMPT", "SIZE", "SAVE", "BACKUP", "AGE")
+        console.print(table(columns, rows, right=[c for c in columns if c != "KIND"]))
+    if job.log_tail.strip():
+        console.print("\nlog (last lines)", style="bold")
+        for line in job.log_tail.rstrip("\n").splitlines():
+            console.print(log_line(line))
+
+
+def _facts(job: JobDetail, now: datetime) -> Table:
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in _fact_rows(job, now):
+        made.add_row(name, Text(value))
+    return made
+
+
+def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
+    rows = [
+        ("name", f"{job.name} (owner {job.owner})"),
+        ("state", job.state + (f": {job.reason}" if job.reason else "")),
+        ("step", number(job.step) + (f" ({figures})" if figures else "")),
+        ("pool", place(job.pool) + (f" (VM {job.vm})" if job.vm else "")),
+        ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
+        ("saves", ", ".join(f"{n} {kind.value}" for kind, n in job.saves.items()) or "none yet"),
+        ("useful", f"{duration(job.useful_s)}; {job.recomputed_steps} steps computed again"),
+        (
+            "cost",
+            f"{dollars(job.cost)}; on demand {dollars(job.on_demand_cost)}"
+            f" ({saved(job.cost, job.on_demand_cost)} saved)",
+        ),
+        ("storage", job.storage.url),
+        ("submitted", f"{age(job.submitted_at, now=now)} ago"),
+    ]
+    if job.wanted == "cancelled" and job.ended_at is None:
+        rows.insert(2, ("wanted", "cancelled"))
+    if job.insurance is not None:
+        due = f"at step {job.insurance.at_step:,}, then every {duration(job.insurance.tau_s)}"
+        rows.insert(6, ("next save", f"{due}: {job.insurance.reason}"))
+    if job.injection is not None:
+        rows.insert(-1, ("injection", injection_words(job.injection)))
+    if job.ended_at is not None:
+        rows.append(("ended", f"{age(job.ended_at, now=now)} ago"))
+    return rows
+
+
+def _attempts(job: JobDetail) -> Table:
+    rows = [
+        (
+            str(attempt.number),
+            attempt.vm,
+            attempt.state + (f": {attempt.reason}" if attempt.reason else ""),
+            number(attempt.restored_step),
+            number(attempt.last_step),
+            "yes" if attempt.notice_at else NOTHING,
+            attempt.detail or NOTHING,
+        )
+        for attempt in job.attempts
+    ]
+    columns = ("#", "VM", "STATE", "FROM", "TO", "NOTICE", "DETAIL")
+    return table(columns, rows, right=("FROM", "TO"))
+
+
+def event_line(event: EventView) -> Text:
+    """One event, in local time."""
+    text = Text(f"{event.at.astimezone():%H:%M:%S} ", style="dim")
+    if event.attempt is not None:
+        text.append(f"[{event.attempt}] ")
+    text.append(event.text or event.kind, style="not dim")
+    return text
+
+
+def log_line(line: str) -> Text:
+    """A line of a job's own output: its colours stay, what would move the cursor goes."""
+    text = Text.from_ansi(line.rstrip("\r").rsplit("\r", 1)[-1])
+    text.plain = "".join(c for c in text.plain if c.isprintable() or c == "\t")
+    return text

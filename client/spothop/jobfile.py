@@ -1,0 +1,221 @@
+"""Reads the job file and says what is wrong with it.
+
+`load()` reads YAML from a file, `parse()` checks a mapping; both raise `JobFileError` with all
+problems at once, each with the field's path, its value and the way out. Keys that we know but whose
+feature does not work yet are refused, so that no job silently runs without what it asks for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from spothop.jobspec import NOT_YET, SECTIONS, JobSpec
+
+__all__ = ["FieldProblem", "JobFileError", "JobSpec", "json_schema", "load", "parse", "read_yaml"]
+
+MAX_FILE_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldProblem:
+    """One thing that is wrong in a job file."""
+
+    field: str
+    """Dotted path, such as `resources.any_of[0].vm`; empty for the file as a whole."""
+    value: str
+    """What stands there, shortened; empty when nothing does."""
+    fact: str
+    cure: str
+
+    def __str__(self) -> str:
+        subject = ": ".join(part for part in (self.field, self.value) if part)
+        return f"{subject}: {self.fact}" if subject else self.fact
+
+
+class JobFileError(Exception):
+    """The job file cannot be used; `problems` has every reason."""
+
+    def __init__(self, problems: list[FieldProblem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the job file, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **JobSpec.model_json_schema(mode="validation"),
+    }
+
+
+def load(path: Path) -> JobSpec:
+    """Read and check a job file; raises `JobFileError`."""
+    return parse(read_yaml(path))
+
+
+def parse(mapping: Mapping[Any, Any]) -> JobSpec:
+    """Check a mapping; raises `JobFileError` with all problems in it."""
+    problems = list(_key_problems(mapping))
+    try:
+        spec = JobSpec.model_validate(dict(mapping))
+    except ValidationError as error:
+        listed = {problem.field for problem in problems}
+        found = (_problem(d) for d in error.errors(include_url=False) if d["type"] not in _OWN)
+        problems += [problem for problem in found if problem.field not in listed]
+        raise JobFileError(problems) from None
+    if problems:
+        raise JobFileError(problems)
+    return spec
+
+
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The mapping in a YAML file, loaded safely; duplicate keys are refused."""
+    text = _read_text(path)
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        fact = f"{path} is not YAML: {where}{error.problem or error.context}"
+        raise _file_error(fact, "correct that line") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _file_error(f"{path} is not YAML: {error}", "correct the file") from None
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else f"a {type(content).__name__}"
+        raise _file_error(
+            f"{path} holds {found}, not keys and values", "write at least `name:` and `run:`"
+        )
+    return content
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise _file_error(f"no file {path}", "check the path") from None
+    except OSError as error:
+        raise _file_error(f"cannot read {path}: {error.strerror}", "check the path") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise _file_error(f"{path} is over 1 MB", "is this the job file?")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _file_error(
+            f"{path} is not UTF-8 (byte {error.start})", "save it as UTF-8 text"
+        ) from None
+
+
+def _file_error(fact: str, cure: str) -> JobFileError:
+    return JobFileError([FieldProblem(field="", value="", fact=fact, cure=cure)])
+
+
+class _Loader(yaml.SafeLoader):
+    """A SafeLoader that refuses duplicate keys instead of keeping the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_OWN = ("extra_forbidden", "invalid_key")
+"""Pydantic's findings that `_key_problems` tells better."""
+
+
+def _key_problems(
+    mapping: Mapping[Any, Any], section: str = "", at: str = ""
+) -> Iterator[FieldProblem]:
+    """Unknown keys and keys that do not work yet, through all sections."""
+    known = list(SECTIONS[section].model_fields)
+    later = NOT_YET.get(section, ())
+    for key, value in mapping.items():
+        field = f"{at}.{key}" if at else str(key)
+        inner = f"{section}.{key}" if section else str(key)
+        if key in later:
+            yield FieldProblem(
+                field=field, value=_short(value), fact="not available yet", cure="leave it out"
+            )
+        elif not isinstance(key, str):
+            cure = "YAML reads it as something else (on, yes, 1): put it in quotes"
+            yield FieldProblem(field=field, value="", fact="the key is not text", cure=cure)
+        elif key not in known:
+            yield _unknown(field, key, value, [*known, *later])
+        elif inner in SECTIONS and isinstance(value, Mapping):
+            yield from _key_problems(value, inner, field)
+        elif inner in SECTIONS and isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    yield from _key_problems(item, inner, f"{field}[{i}]")
+
+
+def _unknown(field: str, key: str, value: object, known: list[str]) -> FieldProblem:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    cure = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    return FieldProblem(field=field, value=_short(value), fact="unknown key", cure=cure)
+
+
+def _problem(detail: ErrorDetails) -> FieldProblem:
+    names = [part for part in detail["loc"] if part != "[key]"]
+    context: Mapping[str, Any] = detail.get("ctx") or {}
+    missing = detail["type"] == "missing"
+    fact = _FACTS.get(detail["type"]) or detail["msg"].removeprefix("Input ")
+    return FieldProblem(
+        field="".join(_path_part(part) for part in names).lstrip("."),
+        value="" if missing else _short(detail["input"]),
+        fact=fact[:1].lower() + fact[1:],
+        cure=context.get("cure") or _cure(names),
+    )
+
+
+_FACTS = {
+    "missing": "is missing",
+    "string_type": "should be text",
+    "dict_type": "should be keys and values",
+    "model_type": "should be keys and values",
+    "tuple_type": "should be a list",
+}
+
+
+def _path_part(part: int | str) -> str:
+    if isinstance(part, str) and re.fullmatch(r"[\w-]+", part):
+        return f".{part}"
+    return f"[{part!r}]"
+
+
+def _cure(names: list[int | str]) -> str:
+    """From the field's own example or description."""
+    keys = [str(name) for name in names if isinstance(name, str)]
+    section = SECTIONS.get(".".join(keys[:-1]))
+    info = section.model_fields.get(keys[-1]) if section and keys else None
+    if info is not None and info.examples:
+        return f"for example {keys[-1]}: {info.examples[0]}"
+    if info is not None and info.description:
+        return info.description
+    return "`spothop schema` prints what may stand here"
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring = 2, 3, 3, 40
+
+
+def _short(value: object) -> str:
+    """At most about 80 characters, whatever the aliases of the file expand to."""
+    text = _REPR.repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

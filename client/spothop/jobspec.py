@@ -1,0 +1,259 @@
+"""The model of a job: the keys of the job file, their types, limits and defaults.
+
+Durations are `timedelta`s here and text (`1h30m`) in the file and on the wire. Master and client
+both read a spec through `spothop.jobfile.parse`, which turns what is wrong into readable problems.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+MAX_DURATION = timedelta(days=3650)
+
+_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d{1,6})?)s)?", re.ASCII)
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
+
+
+def _refuse(fact: str, cure: str) -> PydanticCustomError:
+    # The text travels as context: braces in it must not be read as a template.
+    return PydanticCustomError("job_file", "{fact}", {"fact": fact, "cure": cure})
+
+
+def parse_duration(text: object) -> timedelta:
+    """`30s`, `5m`, `2h`, `1d` or a sum such as `1h30m`; refuses zero and bare numbers."""
+    if isinstance(text, timedelta):
+        return text
+    cure = "write a number with its unit: 30s, 5m, 2h, 1d or 1h30m"
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not text:
+        raise _refuse("is not a duration", cure)
+    try:
+        seconds = sum(
+            float(n) * _UNIT_S[unit] for n, unit in zip(match.groups(), "dhms", strict=True) if n
+        )
+        duration = timedelta(seconds=seconds)
+    except OverflowError:
+        duration = MAX_DURATION + timedelta(days=1)
+    if not timedelta() < duration <= MAX_DURATION:
+        raise _refuse("is not between 0 s and 10 years", cure)
+    return duration
+
+
+def format_duration(duration: timedelta) -> str:
+    """The inverse of `parse_duration`, exact to the microsecond."""
+    minutes, seconds = divmod(duration, timedelta(minutes=1))
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{n}{unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if n]
+    if seconds or not parts:
+        fraction = f".{seconds.microseconds:06d}".rstrip("0") if seconds.microseconds else ""
+        parts.append(f"{seconds.seconds}{fraction}s")
+    return "".join(parts)
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise _refuse(
+            "is not a job name",
+            "use 1 to 48 lower-case letters, digits and hyphens, such as mnist-small",
+        )
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise _refuse("is empty", "write the command, such as: python train.py")
+    return text
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise _refuse("holds a NUL character", "no command or variable may hold one")
+    return text
+
+
+def _env_name(name: str) -> str:
+    if not _ENV_NAME.fullmatch(name):
+        raise _refuse(
+            "is not a variable name", "use letters, digits and underscores, no digit first"
+        )
+    if name.startswith("SPOTHOP_"):
+        raise _refuse("is set by spothop itself", "choose a name that does not begin with SPOTHOP_")
+    return name
+
+
+def _env_value(value: object) -> object:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise _refuse("is not text", 'put it in quotes, such as "true"')
+    return value
+
+
+def _url(text: str) -> str:
+    if not _URL.fullmatch(text):
+        raise _refuse("is not a storage URL", "write one such as s3://bucket/path or file:///path")
+    return text
+
+
+def _source(text: str) -> str:
+    if text.startswith("job:") and not text.startswith("job://"):
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", text[len("job:") :]):
+            raise _refuse("names no job", "write job: and the job's id, such as job:mnist-3f2a")
+        return text
+    if not _URL.fullmatch(text):
+        raise _refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
+    return text
+
+
+def inside(text: str) -> str:
+    """A relative path that stays below where it starts."""
+    path = PurePosixPath(text)
+    if not text or path.is_absolute() or ".." in path.parts or str(path) == ".":
+        raise _refuse("is not a folder name", "use a relative path without .., such as train")
+    return text
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "minLength": 2}),
+]
+Script = Annotated[str, AfterValidator(_no_nul)]
+StorageUrl = Annotated[str, AfterValidator(_url)]
+EnvName = Annotated[str, AfterValidator(_env_name)]
+EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_no_nul)]
+DataFolder = Annotated[str, AfterValidator(inside)]
+
+# --- the model ----------------------------------------------------------------------------------
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class CheckpointSpec(Section):
+    storage: StorageUrl | None = Field(None, description="where checkpoints go; default: master's")
+    init_from: Annotated[str, AfterValidator(_source)] | None = Field(
+        None, description="an input checkpoint: a URL, or job:<id> for that job's newest one"
+    )
+    keep: int = Field(2, ge=1, strict=True, description="periodic checkpoints that stay")
+    policy: Literal["none", "static", "thesis", "notice-aware"] = Field(
+        "notice-aware", description="when insurance saves come; docs/checkpointing.md explains"
+    )
+    static_every: int | None = Field(
+        None,
+        ge=1,
+        le=10**12,
+        strict=True,
+        validate_default=True,
+        description="steps between insurance saves; with `policy: static` only",
+        examples=[500],
+    )
+
+    @field_validator("static_every")
+    @classmethod
+    def _with_static_only(cls, every: int | None, info: ValidationInfo) -> int | None:
+        policy = info.data.get("policy")  # absent where it is wrong itself
+        if policy == "static" and every is None:
+            raise _refuse("is missing", "policy static needs it: write the steps between saves")
+        if policy not in (None, "static") and every is not None:
+            raise _refuse(f"means nothing with policy {policy}", "leave it out, or policy: static")
+        return every
+
+    @property
+    def policy_name(self) -> str:
+        """As `spothop.policy` takes it: `static:500`, `thesis`..."""
+        return f"static:{self.static_every}" if self.policy == "static" else self.policy
+
+
+class PoolChoice(Section):
+    """What a pool must match; a key that is not given matches all."""
+
+    cloud: str | None = Field(None, min_length=1, examples=["local"])
+    region: str | None = Field(None, min_length=1, examples=["us-east-1"])
+    zone: str | None = Field(None, min_length=1, examples=["us-east-1a"])
+    vm: str | None = Field(None, min_length=1, examples=["p3.2xlarge"])
+
+
+class ResourcesSpec(Section):
+    any_of: tuple[PoolChoice, ...] = Field(
+        (), description="pools in order of preference; empty: any, the cheapest first"
+    )
+    spot: bool = Field(True, strict=True, description="false: on-demand VMs")
+    max_price: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="USD an hour and VM", examples=[1.5]
+    )
+
+
+class RetriesSpec(Section):
+    """Failures in a row that are retried; a new checkpoint resets the count."""
+
+    user: int = Field(3, ge=0, strict=True, description="the script failed")
+    infrastructure: int = Field(10, ge=0, strict=True, description="a VM or service failed")
+
+
+class JobSpec(Section):
+    """One training job."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(examples=["mnist-small"])
+    code: str = Field(
+        ".", min_length=1, description="code directory, relative to the job file", examples=["."]
+    )
+    setup: Script = Field("", description="shell script before `run`, such as pip install")
+    run: Annotated[Script, AfterValidator(_not_blank)] = Field(
+        description="shell script that trains", examples=["python train.py"]
+    )
+    env: dict[EnvName, EnvValue] = Field(default_factory=dict, examples=[{"EPOCHS": "3"}])
+    data: dict[DataFolder, StorageUrl] = Field(
+        default_factory=dict,
+        description="folder below data/ -> URL it is filled from",
+        examples=[{"train": "s3://bucket/train"}],
+    )
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    resources: ResourcesSpec = ResourcesSpec()
+    nodes: Literal[1] = Field(1, description="VMs of the job; only 1 works yet")
+    retries: RetriesSpec = RetriesSpec()
+    max_duration: Duration | None = Field(
+        None, description="from the submit on; the job fails after it", examples=["2h"]
+    )
+
+    def as_mapping(self) -> dict[str, Any]:
+        """The JSON form that `parse` reads back to an equal spec."""
+        return self.model_dump(mode="json")
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    "": JobSpec,
+    "checkpoint": CheckpointSpec,
+    "resources": ResourcesSpec,
+    "resources.any_of": PoolChoice,
+    "retries": RetriesSpec,
+}
+
+NOT_YET: Mapping[str, tuple[str, ...]] = {
+    "": ("python", "image", "secrets", "hang_after", "alarms", "deadline", "budget"),
+    "resources": ("disk",),
+}
+"""Known keys, by section, whose feature does not work yet."""

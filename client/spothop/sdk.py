@@ -1,0 +1,277 @@
+"""The SDK: everything that the CLI does, as typed calls. Raises `spothop.errors.ClientError`.
+
+>>> with Client("http://127.0.0.1:8900", token) as client:
+...     job = client.submit(spec, client.upload_bundle(bundle))
+...     for piece in client.logs(job.id, follow=True):
+...         print(piece.text, end="")
+"""
+
+from __future__ import annotations
+
+import codecs
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from spothop._http import Http
+from spothop.bundle import Bundle
+from spothop.errors import NotSpothop, Unreachable
+from spothop.jobspec import JobSpec
+from spothop.wire import (
+    EventView,
+    InjectionView,
+    InjectRequest,
+    JobDetail,
+    JobView,
+    PlanReply,
+    PoolView,
+    PreemptRequest,
+    SubmitRequest,
+    VmView,
+)
+
+if TYPE_CHECKING:
+    from spothop.downloads import Downloaded
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+"""States that a job never leaves."""
+WAIT_S = 20.0
+"""Long poll of followers."""
+PAUSE_S = 1.0
+"""Between polls where the master has nothing to hold the answer for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPiece:
+    """A part of one attempt's log."""
+
+    attempt: int
+    data: bytes
+    next_offset: int
+    complete: bool
+    """The attempt is over and this is the end of its log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogText:
+    attempt: int
+    text: str
+
+
+class Client:
+    """A master, as one user sees it."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._http = Http(url, token, transport=transport)
+        self._sleep = sleep
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        type_: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- submitting ---
+
+    def plan(self, spec: JobSpec | Mapping[str, Any]) -> PlanReply:
+        """Where the job would run, and at what price."""
+        answer = self._http.send("POST", "/plan", body={"spec": _mapping(spec)})
+        return self._http.read(PlanReply, answer)
+
+    def upload_bundle(self, bundle: Bundle) -> str:
+        """Upload unless the master has it already; returns its SHA-256."""
+        path = f"/bundles/{bundle.sha256}"
+        # A HEAD answer has no body, so the refusal is read from the PUT.
+        if self._http.send("HEAD", path, allow=tuple(range(300, 600))).status_code != 200:
+            with bundle.path.open("rb") as file:
+                self._http.send("PUT", path, content=iter(lambda: file.read(1 << 20), b""))
+        return bundle.sha256
+
+    def submit(
+        self, spec: JobSpec | Mapping[str, Any], bundle: str, *, token: str | None = None
+    ) -> JobView:
+        """Make a job of the uploaded bundle. The same `token` never makes a second job."""
+        request = SubmitRequest(spec=_mapping(spec), bundle=bundle, token=token or uuid.uuid4().hex)
+        try:
+            answer = self._http.send("POST", "/jobs", body=request)
+        except Unreachable:
+            # The request may have arrived; thanks to the token, asking once more is harmless.
+            answer = self._http.send("POST", "/jobs", body=request)
+        return self._http.read(JobView, answer)
+
+    # --- looking ---
+
+    def me(self) -> dict[str, str]:
+        """Name and role of the token's user."""
+        return self._http.read(dict[str, str], self._http.send("GET", "/me"))
+
+    def jobs(self, *, state: str | None = None, all: bool = False) -> list[JobView]:
+        """Jobs, newest first; those that ended long ago only with `all`."""
+        params: dict[str, str] = {"all": "true"} if all else {}
+        if state is not None:
+            params["state"] = state
+        return self._http.read(list[JobView], self._http.send("GET", "/jobs", params=params))
+
+    def job(self, job: str) -> JobDetail:
+        """One job, by id or unique name."""
+        return self._http.read(JobDetail, self._http.send("GET", f"/jobs/{_part(job)}"))
+
+    def vms(self) -> list[VmView]:
+        return self._http.read(list[VmView], self._http.send("GET", "/vms"))
+
+    def pools(self) -> list[PoolView]:
+        """Every pool that is offered, with its price and what was measured of it."""
+        return self._http.read(list[PoolView], self._http.send("GET", "/pools"))
+
+    def events(self, job: str, *, after: int = 0, wait_s: float = 0.0) -> list[EventView]:
+        """Events with a higher id than `after`; waits up to `wait_s` for the first."""
+        answer = self._http.send(
+            "GET",
+            f"/jobs/{_part(job)}/events",
+            params={"after": after, "wait_s": wait_s},
+            wait_s=wait_s,
+        )
+        return self._http.read(list[EventView], answer)
+
+    def follow_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
+        """All events as they come; ends when the job has ended."""
+        while True:
+            ended = self.job(job).state in ENDED  # before the read, so that the last event is in it
+            events = self.events(job, after=after, wait_s=0.0 if ended else WAIT_S)
+            yield from events
+            after = max([after, *(event.id for event in events)])
+            if ended and not events:
+                return
+            if not events:
+                self._sleep(PAUSE_S)
+
+    def read_log(
+        self, job: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0
+    ) -> LogPiece:
+        """The log from a byte offset on; of the newest attempt when none is named."""
+        params: dict[str, str | int | float] = {"offset": offset, "wait_s": wait_s}
+        if attempt is not None:
+            params["attempt"] = attempt
+        answer = self._http.send("GET", f"/jobs/{_part(job)}/logs", params=params, wait_s=wait_s)
+        try:
+            return LogPiece(
+                attempt=int(answer.headers["X-Attempt"]),
+                data=answer.content,
+                next_offset=int(answer.headers["X-Next-Offset"]),
+                complete=answer.headers["X-Complete"] == "true",
+            )
+        except (KeyError, ValueError):
+            raise NotSpothop(
+                f"the log answer of {self._http.url} lacks its headers",
+                "see whether a proxy removes X- headers",
+            ) from None
+
+    def logs(
+        self, job: str, *, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[LogText]:
+        """The log of one attempt (the newest when none is named).
+
+        With `follow` it goes on as the log grows, through all later attempts unless one is named,
+        until the job has ended.
+        """
+        pinned = attempt is not None
+        offset = 0
+        decoder = _decoder()
+        while True:
+            piece = self.read_log(
+                job, attempt=attempt, offset=offset, wait_s=WAIT_S if follow else 0.0
+            )
+            attempt, offset = piece.attempt, piece.next_offset
+            text = decoder.decode(piece.data)
+            if text:
+                yield LogText(attempt=attempt, text=text)
+            if piece.data:
+                continue
+            if not follow or (piece.complete and pinned):
+                return
+            if piece.complete:
+                now = self.job(job)
+                if now.attempt > attempt:
+                    attempt, offset, decoder = attempt + 1, 0, _decoder()
+                    continue
+                if now.state in ENDED:
+                    return
+            self._sleep(PAUSE_S)
+
+    # --- acting ---
+
+    def cancel(self, job: str) -> JobView:
+        return self._http.read(JobView, self._http.send("POST", f"/jobs/{_part(job)}/cancel"))
+
+    def preempt(self, job: str, *, notice_s: float | None = None) -> VmView:
+        """Take the VM of a job away, as its cloud would; `notice_s` 0 is no notice at all."""
+        return self._preempt(f"/jobs/{_part(job)}/preempt", notice_s)
+
+    def preempt_vm(self, vm: str, *, notice_s: float | None = None) -> VmView:
+        return self._preempt(f"/vms/{_part(vm)}/preempt", notice_s)
+
+    def _preempt(self, path: str, notice_s: float | None) -> VmView:
+        answer = self._http.send("POST", path, body=PreemptRequest(notice_s=notice_s))
+        return self._http.read(VmView, answer)
+
+    def inject(self, job: str, request: InjectRequest) -> InjectionView:
+        """Preempt whichever VM of the job trains, again and again; for tests of it."""
+        return self._inject("POST", f"/jobs/{_part(job)}/injection", request)
+
+    def inject_vm(self, vm: str, request: InjectRequest) -> InjectionView:
+        """Preempt this VM, once, when the first interval is over."""
+        return self._inject("POST", f"/vms/{_part(vm)}/injection", request)
+
+    def stop_injection(self, job: str) -> InjectionView:
+        return self._inject("DELETE", f"/jobs/{_part(job)}/injection", None)
+
+    def stop_injection_vm(self, vm: str) -> InjectionView:
+        return self._inject("DELETE", f"/vms/{_part(vm)}/injection", None)
+
+    def _inject(self, method: str, path: str, request: InjectRequest | None) -> InjectionView:
+        return self._http.read(InjectionView, self._http.send(method, path, body=request))
+
+    def download(self, job: str, to: Path | None = None) -> Downloaded:
+        """Fetch the newest verified checkpoint and the outputs into `to` (default: `./<job id>`).
+
+        Reads the storage directly, with this machine's own credentials.
+        """
+        from spothop import downloads  # imports obstore, which nothing else here needs
+
+        found = self.job(job)
+        return downloads.fetch(found.storage, found.id, to or Path(found.id))
+
+
+def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:
+    return spec.as_mapping() if isinstance(spec, JobSpec) else dict(spec)
+
+
+def _part(name: str) -> str:
+    """One path segment: a name may hold anything, `..` and slashes included."""
+    return quote(name, safe="").replace(".", "%2E") or "%20"
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")

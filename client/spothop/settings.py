@@ -1,0 +1,44 @@
+"""The client's settings, read once from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEFAULT_URL = "http://127.0.0.1:8900"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Where the master is, and who we are to it."""
+
+    url: str = DEFAULT_URL
+    """SPOTHOP_URL: base URL of the master."""
+    token: str | None = field(default=None, repr=False)
+    """SPOTHOP_TOKEN; for the local default URL, else the token that a local master wrote."""
+    home: Path = Path("~/.spothop")
+    """SPOTHOP_HOME: what the client and a local master keep on this machine."""
+    master_home: Path = Path("~/.spothop/master")
+    """SPOTHOP_MASTER_HOME, by default `master` in the home: where a local master's token is."""
+
+
+def read_settings(
+    environment: Mapping[str, str] = os.environ,  # noqa: TID251  the client's one settings reader
+) -> ClientSettings:
+    """Read the environment; a variable that is empty counts as unset."""
+    url = environment.get("SPOTHOP_URL", "").strip().rstrip("/") or DEFAULT_URL
+    home = Path(environment.get("SPOTHOP_HOME") or ClientSettings.home).expanduser()
+    master_home = Path(environment.get("SPOTHOP_MASTER_HOME") or home / "master").expanduser()
+    token = environment.get("SPOTHOP_TOKEN", "").strip()
+    if not token and url == DEFAULT_URL:  # another host must not be handed this master's token
+        token = _local_token(master_home / "admin.token")
+    return ClientSettings(url=url, home=home, master_home=master_home, token=token or None)
+
+
+def _local_token(file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
