@@ -1,0 +1,241 @@
+"""Wires the agent: joins, then one task per concern until the VM is released, over, or taken.
+
+A task that fails ends the agent, on purpose: everything that counts is on the disk, the VM's
+supervisor starts the agent again, and the training process does not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import assert_never
+
+from spothop.wire import (
+    AgentConfig,
+    AnyDirective,
+    AssignDirective,
+    Assignment,
+    FenceDirective,
+    InsuranceDirective,
+    JoinRequest,
+    PhaseReport,
+    ReleaseDirective,
+    StopDirective,
+    SyncRequest,
+)
+from spothop_agent import __version__
+from spothop_agent.attempt import Attempt
+from spothop_agent.chaos import Chaos
+from spothop_agent.clock import Clock
+from spothop_agent.context import Context
+from spothop_agent.master_link import LinkError, MasterLink, Refused
+from spothop_agent.notices import Acknowledge, Notices
+from spothop_agent.paths import AgentPaths
+from spothop_agent.retry import Storage
+from spothop_agent.spool import Spool
+from spothop_agent.state import Phase, State, StateFile
+from spothop_agent.tasks import cancel_all, first_end
+from spothop_agent.vault import Vault
+from spothop_agent.watch import Notice
+
+LAST_WORDS_S = 1.0
+"""For the last sync and the rest of the log when the VM is being taken."""
+OVER_PATIENCE_S = 2.0
+"""From the stop to SIGTERM on a VM that is over for the master."""
+OVER_S = 10.0
+
+OK = 0
+REFUSED = 3
+"""Exit code: the master does not take the join token; starting again does not help."""
+
+_log = logging.getLogger(__name__)
+
+
+class Agent:
+    """`watcher` makes the source of notices, given the promised grace period in seconds."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        chaos: Chaos,
+        base_env: Mapping[str, str],
+        watcher: Callable[[float], AsyncIterator[Notice]],
+        acknowledge: Acknowledge,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._chaos = chaos
+        self._base_env = base_env
+        self._watcher = watcher
+        self._acknowledge = acknowledge
+        self._paths = AgentPaths(Path(config.directory))
+        self._state = StateFile(self._paths.state)
+        self._link = MasterLink(config.master, clock=clock, rng=rng)
+        self._spool = Spool(self._paths.spool, clock.boottime)
+        self._storage = Storage(rng)
+        self._next: Assignment | None = None
+        self._news = asyncio.Event()
+        """An assignment, or the release, has arrived."""
+        self._released = asyncio.Event()
+        self.leave = asyncio.Event()
+        """Set by SIGTERM: the VM is being taken."""
+        self._shippers: list[asyncio.Task[None]] = []
+
+    # --- the whole life -------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """The exit code."""
+        if not self._state.load():
+            try:
+                await self._join()
+            except Refused as error:
+                _log.error("join refused: %s", error)
+                return REFUSED
+        if self._state.now.over:
+            return OK
+        self._link.use_session(self._state.now.session)
+        self._begin()
+        await self._work()
+        return OK
+
+    async def _join(self) -> None:
+        began = self._clock.monotonic()
+        request = JoinRequest(
+            token=self._config.token, agent_version=__version__, boot_s=self._clock.boottime()
+        )
+        reply = await self._link.join(request)
+        assignment = reply.assignment
+        # First of all: the token is used up, and this session is the only way in.
+        self._state.put(
+            State(
+                vm=reply.vm,
+                session=reply.session,
+                sync_every_s=reply.sync_every_s,
+                assignment=assignment,
+                may_fence=assignment.fence_now,
+            )
+        )
+        duration_s = self._clock.monotonic() - began
+        report = PhaseReport(phase="join", duration_s=duration_s)
+        self._spool.add(assignment.attempt, report, key=f"{assignment.attempt}:phase-join")
+
+    def _begin(self) -> None:
+        """Make the attempt of the state the present one."""
+        assignment = self._state.now.assignment
+        first = not assignment.resumes and self._state.now.phase < Phase.FENCED
+        self._context = Context(
+            assignment=assignment,
+            agent_paths=self._paths,
+            state_file=self._state,
+            spool=self._spool,
+            link=self._link,
+            clock=self._clock,
+            chaos=self._chaos,
+            storage=self._storage,
+            vault=Vault(assignment, first=first),
+            base_env=self._base_env,
+        )
+        self._storage.trouble = lambda text: self._context.tell(text, level="warning")
+        self._attempt = Attempt(self._context, self._rng)
+        self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
+        for old in self._shippers[:-2]:
+            old.cancel()
+
+    async def _work(self) -> None:
+        grace_s = self._state.now.assignment.policy.grace_s
+        self._notices = Notices(
+            self._watcher(grace_s),
+            self._acknowledge,
+            self._last_words,
+            (self._context, self._attempt),
+        )
+        link = self._link.run(self._spool, self._sync_request, self._on_directives)
+        lasting = [asyncio.create_task(c) for c in (self._attempts(), self._notices.run())]
+        ends = [
+            asyncio.create_task(c)
+            for c in (self._released.wait(), self._link.over.wait(), self.leave.wait())
+        ]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(link), *lasting, *ends]
+        try:
+            await first_end({*ends}, {*tasks})
+            if self.leave.is_set():
+                await self._last_words()
+            else:
+                await self._over()
+        finally:
+            await cancel_all([*tasks, *self._shippers])
+            await self._link.close()
+
+    async def _attempts(self) -> None:
+        while True:
+            await self._attempt.run()
+            while self._next is None:
+                self._news.clear()
+                await self._news.wait()
+            assignment, self._next = self._next, None
+            shutil.rmtree(self._context.paths.work, ignore_errors=True)
+            self._state.assign(assignment)
+            self._begin()
+            self._notices.hand_over(self._context, self._attempt)
+
+    async def _over(self) -> None:
+        """Released, or over for the master: nothing may go on running."""
+        if self._state.now.phase is Phase.STARTED:
+            self._attempt.stop("the VM is over", save=False, patience_s=OVER_PATIENCE_S)
+            await self._attempt.wait_ended(OVER_S)
+        self._state.set(over=True)
+        await self._last_words()
+
+    async def _last_words(self) -> None:
+        """Once, and shortly: the VM may be gone at any moment."""
+        try:
+            await asyncio.wait_for(
+                self._link.sync(self._spool, self._sync_request(), self._on_directives),
+                LAST_WORDS_S,
+            )
+        except (LinkError, asyncio.TimeoutError) as error:
+            _log.info("last sync: %r", error)
+        await self._attempt.shipper.flush(LAST_WORDS_S)
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def _sync_request(self) -> SyncRequest:
+        return SyncRequest(
+            vm=self._state.now.vm,
+            attempt=self._attempt.number,
+            heartbeat=self._attempt.heartbeat(),
+        )
+
+    def _on_directives(self, directives: list[AnyDirective]) -> None:
+        for directive in directives:
+            self._on_directive(directive)
+
+    def _on_directive(self, directive: AnyDirective) -> None:
+        """Directives say what holds now: each may come any number of times."""
+        number = self._attempt.number
+        if isinstance(directive, ReleaseDirective):
+            self._released.set()
+        elif isinstance(directive, AssignDirective):
+            if directive.assignment.attempt > number and self._next is None:
+                self._next = directive.assignment
+                self._news.set()
+        elif directive.attempt != number:
+            _log.info("%s of attempt %d is not for %d", directive.kind, directive.attempt, number)
+        elif isinstance(directive, FenceDirective):
+            self._attempt.allow_fence()
+        elif isinstance(directive, InsuranceDirective):
+            self._attempt.insure(directive.insurance)
+        elif isinstance(directive, StopDirective):
+            self._attempt.stop(directive.reason, save=directive.save)
+        else:
+            assert_never(directive)

@@ -1,0 +1,325 @@
+"""One attempt from its assignment to its end: prepare, start, train, drain, report.
+
+The order at the end: the process is over -> every accepted backup is committed or given up ->
+outputs -> log -> the exit is reported. An agent that is started again goes on from the state's
+phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+
+import spothop
+from spothop.storage.errors import StorageError
+from spothop.wire import (
+    ExitedReport,
+    FencedReport,
+    Heartbeat,
+    Insurance,
+    PreparationFailedReport,
+    SaveKind,
+    StartedReport,
+)
+from spothop_agent.backups import Backups
+from spothop_agent.context import Context
+from spothop_agent.logs import LogShipper
+from spothop_agent.prepare import Preparation, PreparationFailed
+from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
+from spothop_agent.saves import Ask, AtNotice, Saves
+from spothop_agent.state import Phase
+from spothop_agent.tasks import cancel_all, first_end
+from spothop_agent.trainer import Trainer
+
+POLL_S = 0.1
+"""How often the exit is looked for."""
+TICK_S = 0.25
+"""How often the outbox is looked at without a bell, and insurance is considered."""
+STOP_S = 12.0
+"""From a stop in the pipe to SIGTERM; the training API waits up to 10 s for a pending save."""
+STOP_STEPS = 3
+"""A stop is heard at a step's beginning: this many steps are added."""
+TERMINATE_S = 5.0
+"""From SIGTERM to SIGKILL."""
+FLUSH_S = 20.0
+"""The log's last part may take this long; what is left goes on after the exit is reported."""
+
+
+class Attempt:
+    """`run` returns when the exit is reported; it may be called in any phase."""
+
+    def __init__(self, context: Context, rng: random.Random) -> None:
+        self._context = context
+        context.paths.make()
+        link_client(context.agent_paths.lib, Path(spothop.__file__).parent)
+        state, assignment = context.state, context.assignment
+        self._env = environment(
+            dict(context.base_env),
+            assignment.env,
+            paths=context.paths,
+            job=assignment.job,
+            attempt=assignment.attempt,
+            lib=context.agent_paths.lib,
+        )
+        self._preparation = Preparation(context, self._env, rng)
+        self._process = Process(context.paths)
+        self._saves = Saves(
+            params=assignment.policy, attempt=assignment.attempt, started=context.now()
+        )
+        self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
+        self._trainer: Trainer | None = None
+        self._backups: Backups | None = None
+        self._ended = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._stopping: asyncio.Task[None] | None = None
+        self.covered = asyncio.Event()
+        """After a notice: there is nothing (more) to save."""
+        self.shipper = LogShipper(context.paths.log, self._send_log)
+
+    async def _send_log(self, offset: int, chunk: bytes) -> int:
+        return await self._context.link.send_log(self._context.attempt, offset, chunk)
+
+    @property
+    def number(self) -> int:
+        return self._context.attempt
+
+    def heartbeat(self) -> Heartbeat:
+        alive = self._context.state.phase is Phase.STARTED and not self._ended.is_set()
+        waiting = self._backups.waiting if self._backups is not None else 0
+        return Heartbeat(step=self._saves.step, pending_saves=waiting, trainer_alive=alive)
+
+    # --- what comes from outside ----------------------------------------------------------------
+
+    def allow_fence(self) -> None:
+        if not self._context.state.may_fence:
+            self._context.state_file.set(may_fence=True)
+        self._preparation.may_fence.set()
+
+    def insure(self, insurance: Insurance) -> None:
+        self._saves.insurance = insurance
+
+    def stop(self, reason: str, *, save: bool, patience_s: float | None = None) -> None:
+        """End the process, or the preparation. Repeating it is harmless."""
+        if self._ended.is_set() or self._context.state.phase is Phase.EXITED:
+            return
+        if self._context.state.stop is None:
+            self._context.state_file.set(stop=reason, stop_save=save)
+            self._context.note(f"stopping: {reason}")
+        self._stop_asked.set()
+        if self._trainer is not None and self._stopping is None:
+            self._stopping = asyncio.create_task(self._end_process(patience_s))
+
+    def on_notice(self, event: str, deadline: float) -> AtNotice:
+        """Ask for the emergency save; without a process there is nothing to save."""
+        phase = self._context.state.phase
+        if phase is Phase.EXITED:
+            self.covered.set()
+            return AtNotice(ask=None, fits=True, reason="there is nothing to save")
+        if phase < Phase.STARTED:
+            self.covered.set()
+            self.stop(f"notice {event} before the training process started", save=False)
+            reason = "the training process has not started: there is nothing to save"
+            return AtNotice(ask=None, fits=False, reason=reason)
+        if self._trainer is None or self._ended.is_set():
+            reason = "the training process is over: only its accepted backups are left"
+            return AtNotice(ask=None, fits=True, reason=reason)
+        answer = self._saves.at_notice(event, deadline, now=self._context.now())
+        if answer.ask is not None:
+            self._trainer.ask(answer.ask)
+        return answer
+
+    def resume_notice(self, request: str, deadline: float) -> None:
+        """An agent before us has asked for this save: the process knows the request."""
+        if self._trainer is None or self._ended.is_set():
+            return
+        ask = Ask(
+            request=request,
+            kind=SaveKind.EMERGENCY,
+            at_step=None,
+            deadline=deadline,
+            reason="asked again by an agent that was started again",
+        )
+        self._saves.pending = ask
+        self._trainer.ask(ask)
+
+    # --- the life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        phase = self._context.state.phase
+        if phase < Phase.STARTED and not await self._prepared():
+            self._context.state_file.set(phase=Phase.EXITED)
+        elif phase < Phase.EXITED:
+            await self._train()
+        self.covered.set()
+        self._context.link.wake()
+
+    async def _prepared(self) -> bool:
+        """True when the process may start; else the end is reported."""
+        from spothop.checkpoints import Fenced
+
+        assignment, state = self._context.assignment, self._context.state
+        again = ", started again" if state.prepared else ""
+        self._context.note(
+            f"attempt {assignment.attempt} of job {assignment.job} on {state.vm}{again}"
+        )
+        try:
+            if await self._unless_stopped():
+                return True
+        except PreparationFailed as failed:
+            self._context.note(f"{failed.phase} failed: {failed}")
+            await self.shipper.flush(FLUSH_S)
+            report = PreparationFailedReport(
+                phase=failed.phase, message=str(failed), user=failed.user
+            )
+            self._context.report(report, key="failed")
+            return False
+        except Fenced as fenced:
+            self._context.state_file.set(fenced_by=fenced.by)
+            self._context.report(FencedReport(by=fenced.by), key="fenced")
+            return False
+        await self.shipper.flush(FLUSH_S)
+        reason = self._context.state.stop or ""
+        message = f"ended before the training process started: {reason}"
+        self._context.report(ExitedReport(stopped=True, message=message), key="exited")
+        return False
+
+    async def _unless_stopped(self) -> bool:
+        """Prepare; False when a stop came first."""
+        if self._context.state.stop is not None:
+            return False
+        work = asyncio.create_task(self._preparation.run())
+        stop = asyncio.create_task(self._stop_asked.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return False
+            await work
+            return not self._stop_asked.is_set()
+        finally:
+            await cancel_all([work, stop])
+
+    async def _train(self) -> None:
+        backups = Backups(
+            self._context,
+            self._saves,
+            on_covered=self.covered.set,
+            on_fenced=lambda: self.stop("a newer attempt has taken over", save=False),
+        )
+        trainer = Trainer(self._context, self._saves, backups.look)
+        self._backups, self._trainer = backups, trainer
+        tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
+        end = asyncio.create_task(self._to_the_end(backups, trainer))
+        try:
+            # A part that fails ends the agent: the next one goes on, and training does not notice.
+            await first_end({end}, {*tasks})
+        finally:
+            await cancel_all([*tasks, end, *([self._stopping] if self._stopping else [])])
+            trainer.pipes.close()
+
+    async def _to_the_end(self, backups: Backups, trainer: Trainer) -> None:
+        self._saves.start_step = self._context.state.restored_step
+        if self._context.state.phase < Phase.STARTED:
+            await self._start()
+            self._saves.saved_at = self._context.now()  # insurance is armed at the start
+        if self._context.state.stop is not None:
+            self.stop(self._context.state.stop, save=self._context.state.stop_save)
+        while (ended := self._process.exit()) is None:  # noqa: ASYNC110  another process's file
+            await asyncio.sleep(POLL_S)
+        self._ended.set()
+        self._context.chaos.reach("after_exit")
+        self._context.note(f"the process ended: {_words(ended)}; backing up what is left")
+        trainer.pipes.drain()
+        await backups.drain()
+        await self._upload_outputs()
+        await self.shipper.flush(FLUSH_S)
+        self._context.report(self._exited(ended), key="exited")
+        self._context.state_file.set(phase=Phase.EXITED)
+
+    async def _start(self) -> None:
+        self._context.state_file.set(oom_kills=oom_kills())
+        self._process.start(self._context.assignment.run, self._env)
+        while self._process.pid is None and self._process.exit() is None:  # noqa: ASYNC110  as below
+            await asyncio.sleep(0.01)
+        self._context.chaos.reach("after_start")
+        pid = self._process.pid
+        if pid is not None:
+            self._context.report(StartedReport(pid=pid), key="started", urgent=True)
+        self._context.state_file.set(phase=Phase.STARTED)
+
+    async def _tick(self) -> None:
+        assert self._trainer is not None
+        assert self._backups is not None
+        while True:
+            self._trainer.pipes.flush()
+            self._backups.look()
+            ask = self._saves.due(self._context.now(), uploading=self._backups.waiting > 0)
+            if ask is not None and self._trainer.known and not self._ended.is_set():
+                self._trainer.ask(ask)
+            await asyncio.sleep(TICK_S)
+
+    async def _end_process(self, patience_s: float | None) -> None:
+        """Ask, then SIGTERM, then SIGKILL; who never said hello cannot be asked."""
+        assert self._trainer is not None
+        state = self._context.state
+        if self._trainer.known:
+            ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
+            if state.stop_save and ask is not None:
+                self._trainer.ask(ask)
+            self._trainer.stop(state.stop or "")
+            if patience_s is None:
+                patience_s = STOP_S + STOP_STEPS * self._saves.step_s
+            if await self._ends_within(patience_s):
+                return
+        self._process.signal(signal.SIGTERM)
+        if not await self._ends_within(TERMINATE_S):
+            self._process.signal(signal.SIGKILL)
+
+    async def _ends_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def wait_ended(self, seconds: float) -> None:
+        """Wait for the process to be over, but no longer than this."""
+        if self._trainer is not None:
+            await self._ends_within(seconds)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    async def _upload_outputs(self) -> None:
+        if self._context.state.fenced_by is not None:
+            return  # they are the newer attempt's now
+        outputs, vault = self._context.paths.outputs, self._context.vault
+        try:
+            count = await self._context.storage.call(vault.upload_outputs, outputs)
+        except (StorageError, OSError) as error:
+            self._context.tell(f"outputs could not be uploaded: {error}", level="error")
+            return
+        if count:
+            self._context.note(f"outputs: {count} files uploaded")
+
+    def _exited(self, ended: Exit) -> ExitedReport:
+        state = self._context.state
+        stopped = state.stop is not None
+        before, after = state.oom_kills, oom_kills()
+        grown = before is not None and after is not None and after > before
+        return ExitedReport(
+            code=ended.code,
+            signal=ended.signal,
+            done=self._context.paths.done.exists(),
+            stopped=stopped,
+            out_of_memory=ended.killed and not stopped and grown,
+            step=self._saves.step,
+            uncommitted=state.given_up,
+            message=state.stop or ended.message,
+        )
+
+
+def _words(ended: Exit) -> str:
+    if ended.signal is not None:
+        return f"signal {signal.Signals(ended.signal).name}"
+    return f"exit code {ended.code}" if ended.code is not None else ended.message

@@ -1,0 +1,270 @@
+"""One worker: accepted backups become checkpoints, one after the other, and are told of.
+
+For each: upload, commit, report, delete from the outbox. A crash between any two repeats the
+unfinished rest and doubles nothing: uploads and commits carry the backup's id, the report a key.
+Which entry is next, and what is given up for it, is decided in `outbox`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from spothop.storage.errors import StorageError
+from spothop.wire import CommittedReport, FencedReport
+from spothop_agent import outbox
+from spothop_agent.context import Context
+from spothop_agent.outbox import Entry, Torn
+from spothop_agent.saves import Saves
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from spothop.checkpoints import Entry as ChainEntry
+
+RESERVE = 1 << 20
+"""Bytes of the disk kept for our own state and spool."""
+PRUNE_S = 30.0
+"""How long the end of an attempt waits for the deletion of old checkpoints."""
+
+_log = logging.getLogger(__name__)
+
+
+class Superseded(Exception):
+    """This backup is not worth its upload any more."""
+
+
+class Abort:
+    """Ends one upload: at once for who waits for it, at its next block in its own thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Event()
+        self._loop = asyncio.Event()
+
+    def set(self) -> None:
+        self._thread.set()
+        self._loop.set()
+
+    def on_progress(self, done: int, total: int) -> None:
+        if self._thread.is_set():
+            raise Superseded
+
+    async def unless(self, work: asyncio.Task[T]) -> T:
+        """The result of `work`. Raises Superseded as soon as `set` is called: a thread that hangs
+        in the network must not hold up what is more urgent."""
+        stop = asyncio.create_task(self._loop.wait())
+        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not self._loop.is_set():
+            return work.result()
+        work.add_done_callback(lambda task: task.cancelled() or task.exception())
+        raise Superseded
+
+
+class Backups:
+    """`look` takes in what is new and never waits; `run` works it off.
+
+    `on_covered` is called when a backup made after the notice is committed; `on_fenced` when a
+    newer attempt is in the chain: nothing is committed any more then.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        saves: Saves,
+        *,
+        on_covered: Callable[[], None],
+        on_fenced: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._saves = saves
+        self._on_covered = on_covered
+        self._on_fenced = on_fenced
+        self._queue: dict[str, Entry] = {}
+        self._current: Entry | None = None
+        self._abort = Abort()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._pruning: asyncio.Task[None] | None = None
+        outbox.sweep(context.paths.outbox)
+        self._found_at_start = set(outbox.names(context.paths.outbox))
+
+    @property
+    def waiting(self) -> int:
+        """Accepted and not committed yet."""
+        return len(self._queue)
+
+    # --- the queue ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take in new entries; the directory is the truth, the doorbell may be lost."""
+        for name in outbox.names(self._context.paths.outbox):
+            if name not in self._queue:
+                self._take(outbox.read(self._context.paths.outbox, name))
+        self._make_room()
+        if self._current is not None and self._current in self._plan().superseded:
+            self._abort.set()
+
+    def _take(self, entry: Entry | Torn) -> None:
+        if isinstance(entry, Torn):
+            self._give_up(entry.message)
+            return
+        meta = entry.meta
+        self._queue[entry.id] = entry
+        self._saves.accepted(
+            meta.kind, meta.step, request=meta.request, delta_s=meta.delta_s, now=meta.mono
+        )
+        notice = self._context.state.notice
+        if notice is not None and meta.mono >= notice.seen:
+            notice = notice.model_copy(update={"answered": True})
+        self._context.state_file.set(
+            notice=notice, saved_step=self._saves.saved_step, last_step=self._saves.step
+        )
+        self._idle.clear()
+        self._wake.set()
+
+    def _make_room(self) -> None:
+        free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE
+        queue = [entry for entry in self._ordered() if entry is not self._current]
+        victim = outbox.to_evict(queue, free=free)
+        if victim is not None:
+            meta = victim.meta
+            self._give_up(
+                f"the disk is nearly full ({max(free, 0) >> 20} MiB free): the {meta.kind.value}"
+                f" save of step {meta.step} was given up before its backup; a larger disk helps"
+            )
+            self._forget(victim)
+
+    def _ordered(self) -> list[Entry]:
+        return [self._queue[name] for name in sorted(self._queue)]
+
+    def _plan(self) -> outbox.Plan:
+        notice = self._context.state.notice
+        left_s = None if notice is None else notice.deadline - self._context.now()
+        return outbox.plan(self._ordered(), left_s=left_s, backup_s=self._saves.backup_s)
+
+    def _give_up(self, message: str) -> None:
+        self._context.state_file.set(given_up=self._context.state.given_up + 1)
+        self._context.tell(message, level="error")
+
+    def _forget(self, entry: Entry) -> None:
+        entry.remove()
+        self._queue.pop(entry.id, None)
+
+    # --- the worker -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work the queue off, for ever; ends by cancellation, or when this attempt is fenced."""
+        while self._context.state.fenced_by is None:
+            self._wake.clear()
+            plan = self._plan()
+            for entry in plan.superseded:
+                text = (
+                    f"the save of step {entry.meta.step} is left out: a newer one has to be quick"
+                )
+                self._context.tell(text, level="warning")
+                self._forget(entry)
+            if plan.next is not None:
+                await self._back_up(plan.next)
+                continue
+            self._idle.set()
+            await self._wake.wait()
+        self._idle.set()
+
+    async def drain(self) -> None:
+        """Wait until every accepted backup is committed or given up."""
+        self.look()
+        if self._queue and self._context.state.fenced_by is None:
+            self._idle.clear()
+            self._wake.set()
+            await self._idle.wait()
+        if self._pruning is not None:
+            await asyncio.wait({self._pruning}, timeout=PRUNE_S)
+
+    async def _back_up(self, entry: Entry) -> None:
+        from spothop.checkpoints import Fenced
+
+        self._current, self._abort = entry, Abort()
+        abort = self._abort
+        try:
+            made = await self._context.storage.repeat(lambda: self._once(entry, abort))
+            self._committed(entry, made)
+            self._prune()
+        except Superseded:
+            _log.info("upload of %s ended for a more urgent one", entry.id)
+        except Fenced as fenced:
+            self._fenced(fenced.by)
+        except (StorageError, OSError) as error:
+            self._give_up(f"the save of step {entry.meta.step} could not be backed up: {error}")
+            self._forget(entry)
+        finally:
+            self._current = None
+
+    async def _once(self, entry: Entry, abort: Abort) -> ChainEntry:
+        vault, chaos = self._context.vault, self._context.chaos
+        if entry.id in self._found_at_start:
+            there = await asyncio.to_thread(vault.committed, entry.id)
+            if there is not None:
+                return there
+        chaos.reach("before_upload")
+
+        def on_progress(done: int, total: int) -> None:
+            chaos.reach("during_upload")
+            abort.on_progress(done, total)
+
+        upload = asyncio.to_thread(vault.upload, entry, on_progress)
+        files = await abort.unless(asyncio.create_task(upload))
+        chaos.reach("after_upload")
+        chaos.reach("before_commit")
+        made = await asyncio.to_thread(vault.commit, entry, files, self._context.state.restored_n)
+        chaos.reach("after_commit")
+        return made
+
+    def _committed(self, entry: Entry, made: ChainEntry) -> None:
+        now = self._context.now()
+        beta_s = max(now - entry.meta.mono, 0.0)
+        self._saves.committed(beta_s)
+        notice = self._context.state.notice
+        first = notice is not None and entry.meta.mono >= notice.seen and not notice.covered
+        report = CommittedReport(
+            n=made.n,
+            step=entry.meta.step,
+            save=entry.meta.kind,
+            bytes=entry.size,
+            delta_s=entry.meta.delta_s,
+            beta_s=beta_s,
+            since_notice_s=now - notice.seen if notice is not None and first else None,
+        )
+        self._context.report(report, key=f"committed-{made.n}", urgent=True)
+        self._context.chaos.reach("after_report")
+        self._context.note(
+            f"checkpoint {made.n}: step {entry.meta.step}, {entry.meta.kind.value},"
+            f" {entry.size} bytes, saved in {entry.meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
+        )
+        self._forget(entry)
+        if first:
+            self._on_covered()
+
+    def _fenced(self, by: int) -> None:
+        self._context.state_file.set(fenced_by=by)
+        self._context.report(FencedReport(by=by), key="fenced", urgent=True)
+        self._context.note(f"attempt {by} has taken over; this one ends")
+        self._on_fenced()
+
+    def _prune(self) -> None:
+        """Beside the next backup, which it must not hold up; after a notice it can wait."""
+        if self._context.state.notice is not None:
+            return
+        if self._pruning is None or self._pruning.done():
+            self._pruning = asyncio.create_task(self._prune_once())
+
+    async def _prune_once(self) -> None:
+        """Left for the next commit when it fails: nothing depends on it."""
+        try:
+            await asyncio.to_thread(self._context.vault.prune)
+        except (StorageError, OSError) as error:
+            _log.info("prune: %s", error)

@@ -1,0 +1,108 @@
+"""The code bundle: a tar.gz, named by its SHA-256, unpacked without leaving its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+MOST_BYTES = 20 * 2**30
+"""Unpacked; a small archive may hold very much."""
+MOST_MEMBERS = 1_000_000
+
+
+class BundleError(Exception):
+    """The bundle is not what was asked for, or not safe to unpack; the message says why."""
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Raises BundleError when the content is another one."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    if digest.hexdigest() != sha256:
+        found = digest.hexdigest()
+        raise BundleError(
+            f"bundle {sha256[:12]} arrived with SHA-256 {found[:12]}; submit the job again"
+        )
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack into `target`, which appears only when it is complete.
+
+    Regular files, folders, and symbolic links that stay inside; anything else raises BundleError.
+    Owners, set-id bits and times of the archive are left out. `tarfile`'s own `data` filter does
+    the same, but older patch releases of Python 3.10 and 3.11 lack it, and it let some links pass
+    (CVE-2025-4330): the checks here do not depend on the running version.
+    """
+    aside = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in _bounded(tar):
+                _extract(tar, member, aside)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise BundleError(f"the bundle cannot be unpacked: {error}") from error
+    except BundleError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    os.replace(aside, target)
+
+
+def _bounded(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    total = 0
+    for count, member in enumerate(tar, 1):
+        total += member.size
+        if count > MOST_MEMBERS or total > MOST_BYTES:
+            raise BundleError(
+                f"the bundle unpacks to more than {MOST_BYTES} bytes or {MOST_MEMBERS} files"
+            )
+        yield member
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
+    path = root / _inside(member.name)
+    if path == root:
+        return
+    # A link made by an earlier member must not lead a later one out.
+    if not path.parent.resolve().is_relative_to(root.resolve()):
+        raise BundleError(f"bundle member {member.name!r} lies behind a link out of the bundle")
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or path.exists():
+        path.unlink()
+    if member.isreg():
+        source = tar.extractfile(member)
+        assert source is not None
+        with open(path, "xb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+    elif member.issym():
+        _link(member, path, root)
+    else:
+        raise BundleError(
+            f"bundle member {member.name!r} is neither file, folder nor symbolic link"
+        )
+
+
+def _inside(name: str) -> PurePosixPath:
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or "\0" in name:
+        raise BundleError(f"bundle member {name!r} lies outside of the bundle")
+    return parts
+
+
+def _link(member: tarfile.TarInfo, path: Path, root: Path) -> None:
+    lands = os.path.normpath(path.parent.resolve() / member.linkname)
+    if os.path.isabs(member.linkname) or not Path(lands).is_relative_to(root.resolve()):
+        raise BundleError(f"bundle member {member.name!r} links out of the bundle")
+    path.symlink_to(member.linkname)

@@ -1,0 +1,252 @@
+"""The only way to the master: join, sync, bundle, logs. Knows when to try again.
+
+Reports wait in the spool, so nothing here is lost when the master is away; the loop goes on with
+jittered, capped pauses (I9) and at once when something urgent is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+from pydantic import ValidationError
+
+from spothop.wire import (
+    AnyDirective,
+    JoinReply,
+    JoinRequest,
+    LogReply,
+    Problem,
+    SyncReply,
+    SyncRequest,
+)
+from spothop_agent.clock import Clock
+from spothop_agent.spool import BATCH, Spool
+
+TIMEOUT_S = 10.0
+BACKOFF_FIRST_S = 0.5
+BACKOFF_GROWTH = 1.5
+"""Less than the usual 2: a master that is started again is back after a second, and should hear of
+all its VMs soon."""
+BACKOFF_CAP_S = 5.0
+URGENT_GAP_S = 0.1
+"""Between two syncs, however urgent."""
+UNKNOWN_SESSION_S = 600.0
+"""A master that says for so long that it does not know us has lost us for good."""
+
+_log = logging.getLogger(__name__)
+
+#   LinkError
+#   |-- MasterAway     no answer, or a failure of its own: try again
+#   |-- Refused        it answered and will not change its mind
+#   |   `-- Unknown    401: it does not know the token or the session
+#   `-- VmOver         410: this VM is over for the master
+
+
+class LinkError(Exception):
+    """The master did not do what was asked; the message says why."""
+
+
+class MasterAway(LinkError): ...
+
+
+class Refused(LinkError): ...
+
+
+class Unknown(Refused): ...
+
+
+class VmOver(LinkError): ...
+
+
+def backoff_s(failures: int, rng: random.Random) -> float:
+    """Pause after so many failures in a row: jittered over its upper half, capped."""
+    longest = min(BACKOFF_FIRST_S * BACKOFF_GROWTH ** min(failures - 1, 20), BACKOFF_CAP_S)
+    return rng.uniform(longest / 2, longest)
+
+
+def tls(url: str) -> ssl.SSLContext | bool:
+    """Whom to believe at this URL. Reading all authorities takes 20 ms, which an agent that is to
+    restore a checkpoint spends only where there is TLS; elsewhere none is believed."""
+    return True if httpx.URL(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def check(response: httpx.Response) -> None:
+    """Raises the LinkError that the status means."""
+    if response.is_success:
+        return
+    try:
+        problem = Problem.model_validate_json(response.content)
+        text = f"{problem.message} {problem.cure}".strip()
+    except ValidationError:
+        text = response.text[:200]
+    message = f"master answered {response.status_code}: {text}"
+    if response.status_code == 410:
+        raise VmOver(message)
+    if response.status_code == 401:
+        raise Unknown(message)
+    if response.status_code >= 500 or response.status_code in (408, 425, 429):
+        raise MasterAway(message)
+    raise Refused(message)
+
+
+class MasterLink:
+    """`on_directives` gets what every sync brings; `over` is set when the VM is over."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._client = httpx.AsyncClient(
+            base_url=base_url.rstrip("/"),
+            timeout=TIMEOUT_S,
+            trust_env=False,  # the metadata address and the master are never behind a proxy
+            verify=tls(base_url),
+            transport=transport,
+        )
+        self._clock = clock
+        self._rng = rng
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self.over = asyncio.Event()
+
+    def use_session(self, session: str) -> None:
+        self._client.headers["Authorization"] = f"Bearer {session}"
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # --- joining --------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Join, however long the master is away. Raises Refused when the token is not taken."""
+        failures = 0
+        while True:
+            try:
+                content = request.model_dump_json()
+                response = await self._post("/agent/v1/join", content=content)
+                return JoinReply.model_validate_json(response.content)
+            except MasterAway as error:
+                failures += 1
+                _log.warning("join: %s", error)
+                await asyncio.sleep(backoff_s(failures, self._rng))
+
+    # --- syncs ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Sync at once: a notice, a commit, an exit."""
+        self._wake.set()
+
+    async def run(
+        self,
+        spool: Spool,
+        request: Callable[[], SyncRequest],
+        on_directives: Callable[[list[AnyDirective]], None],
+    ) -> None:
+        """Sync until the VM is over."""
+        failures = 0
+        unknown_since: float | None = None
+        while not self.over.is_set():
+            self._wake.clear()
+            try:
+                pause = await self.sync(spool, request(), on_directives)
+                failures, unknown_since = 0, None
+            except VmOver as error:
+                _log.warning("%s", error)
+                self.over.set()
+                return
+            except LinkError as error:
+                failures += 1
+                pause = backoff_s(failures, self._rng)
+                _log.warning("sync: %s; again in %.1f s", error, pause)
+                now = self._clock.monotonic()
+                unknown_since = (unknown_since or now) if isinstance(error, Unknown) else None
+                if unknown_since is not None and now - unknown_since > UNKNOWN_SESSION_S:
+                    self.over.set()
+            if await self._pause(pause):
+                failures = max(failures - 1, 0)  # only time lengthens the pauses, not urgency
+
+    async def sync(
+        self,
+        spool: Spool,
+        request: SyncRequest,
+        on_directives: Callable[[list[AnyDirective]], None],
+    ) -> float:
+        """One exchange; the seconds until the next. Raises LinkError."""
+        async with self._turn:  # replies are applied in the order in which they were asked for
+            batch = spool.batch()
+            content = request.model_copy(update={"reports": batch}).model_dump_json()
+            response = await self._post("/agent/v1/sync", content=content)
+            try:
+                reply = SyncReply.model_validate_json(response.content)
+            except ValidationError as error:
+                raise MasterAway(f"sync reply is not readable: {error}") from error
+            spool.ack(reply.ack_seq)
+        on_directives(reply.directives)
+        return 0.0 if len(batch) == BATCH else reply.next_delay_s
+
+    async def _pause(self, seconds: float) -> bool:
+        """True when something urgent ended it."""
+        await asyncio.sleep(min(seconds, URGENT_GAP_S))
+        try:
+            await asyncio.wait_for(self._wake.wait(), max(seconds - URGENT_GAP_S, 0.0))
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    # --- bundle and logs ------------------------------------------------------------------------
+
+    async def fetch_bundle(self, sha256: str, target: Path) -> None:
+        """Write the bundle to `target`. Raises LinkError."""
+        try:
+            async with self._client.stream("GET", f"/agent/v1/bundles/{sha256}") as response:
+                if not response.is_success:
+                    await response.aread()
+                check(response)
+                with open(target, "wb") as file:  # noqa: ASYNC230  a local disk
+                    async for chunk in response.aiter_raw():
+                        file.write(chunk)
+        except httpx.HTTPError as error:
+            raise MasterAway(f"bundle {sha256[:12]}: {error!r}") from error
+
+    async def send_log(self, attempt: int, offset: int, chunk: bytes) -> int:
+        """The offset that the master wants next. Raises LinkError."""
+        response = await self._post(
+            "/agent/v1/logs",
+            params={"attempt": attempt, "offset": offset},
+            content=chunk,
+            headers={"Content-Type": "application/octet-stream"},
+        )
+        try:
+            return LogReply.model_validate_json(response.content).next_offset
+        except ValidationError as error:
+            raise MasterAway(f"log reply is not readable: {error}") from error
+
+    async def _post(
+        self,
+        path: str,
+        *,
+        content: str | bytes,
+        params: dict[str, int] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        try:
+            response = await self._client.post(
+                path,
+                content=content,
+                params=params,
+                headers=headers or {"Content-Type": "application/json"},
+            )
+        except httpx.HTTPError as error:
+            raise MasterAway(f"{path}: {error!r}") from error
+        check(response)
+        return response

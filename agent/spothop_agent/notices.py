@@ -1,0 +1,100 @@
+"""From the cloud's notice to the acknowledgement. Everything here works without the master (I5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from spothop.wire import AcknowledgedReport, NoticeReport
+from spothop_agent.attempt import Attempt
+from spothop_agent.context import Context
+from spothop_agent.state import NoticeSeen
+from spothop_agent.watch import Notice
+
+_log = logging.getLogger(__name__)
+
+Acknowledge = Callable[[Notice], Awaitable[bool]]
+LastWords = Callable[[], Awaitable[None]]
+"""Tries to reach the master, for a short time: the acknowledged VM may be gone at once."""
+
+
+class Notices:
+    """One per agent. A notice belongs to the VM; the attempt of the moment answers it."""
+
+    def __init__(
+        self,
+        source: AsyncIterator[Notice],
+        acknowledge: Acknowledge,
+        last_words: LastWords,
+        first: tuple[Context, Attempt],
+    ) -> None:
+        self._source = source
+        self._last_words = last_words
+        self._acknowledge = acknowledge
+        self._context, self._attempt = first
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def hand_over(self, context: Context, attempt: Attempt) -> None:
+        """From now on another attempt answers."""
+        self._context, self._attempt = context, attempt
+
+    async def run(self) -> None:
+        async for notice in self._source:
+            self.seen(notice)
+
+    def seen(self, notice: Notice) -> None:
+        """One event of the endpoint; a restarted agent sees the same one again."""
+        known = self._context.state.notice
+        if known is None or known.event != notice.event:
+            known = self._new(notice)
+        elif known.request is not None and not known.answered:
+            self._attempt.resume_notice(known.request, known.deadline)
+        self._context.storage.hurry.set()
+        if known.covered:
+            self._attempt.covered.set()
+        if not known.acknowledged:
+            task = asyncio.create_task(self._when_covered(notice))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _new(self, notice: Notice) -> NoticeSeen:
+        context = self._context
+        now = context.now()
+        announced = notice.deadline_monotonic is not None
+        deadline = notice.deadline_monotonic
+        if deadline is None:
+            deadline = now + context.assignment.policy.grace_s
+        # Before the save is asked for: whatever is handed over from now on answers the notice.
+        known = NoticeSeen(event=notice.event, seen=now, deadline=deadline, announced=announced)
+        context.state_file.set(notice=known)
+        self._attempt.covered.clear()
+        answer = self._attempt.on_notice(notice.event, deadline)
+        if answer.ask is not None:
+            known = known.model_copy(update={"request": answer.ask.request})
+            context.state_file.set(notice=known)
+        report = NoticeReport(
+            event=notice.event,
+            deadline_in_s=deadline - now if announced else None,
+            fits=answer.fits,
+            reason=answer.reason,
+        )
+        context.report(report, key=f"notice-{notice.event}", urgent=True)
+        context.note(f"notice: {notice.detail}; {answer.reason}")
+        return known
+
+    async def _when_covered(self, notice: Notice) -> None:
+        """Let the cloud go on once nothing more is to be saved; never before."""
+        await self._attempt.covered.wait()
+        self._update(notice, covered=True)
+        await self._last_words()
+        if await self._acknowledge(notice):
+            report = AcknowledgedReport(event=notice.event)
+            self._context.report(report, key=f"acknowledged-{notice.event}", urgent=True)
+            self._context.note("the cloud was told that it may take this VM")
+        self._update(notice, acknowledged=True)
+
+    def _update(self, notice: Notice, **changes: bool) -> None:
+        known = self._context.state.notice
+        if known is not None and known.event == notice.event:
+            self._context.state_file.set(notice=known.model_copy(update=changes))

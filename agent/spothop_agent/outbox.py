@@ -1,0 +1,146 @@
+"""Backups that the training process handed over, in order of acceptance, and which one is next.
+
+The process publishes each by a rename (see `spothop._outbox`), so the directory is the truth; the
+agent deletes one when it is committed or given up. What to do next is decided purely.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from spothop.wire import SaveKind
+
+BAD = ".bad-"
+"""Prefix of what is no backup: kept for people, not looked at again."""
+
+
+class Meta(BaseModel):
+    """meta.json; unknown keys are left alone, because a newer client may write more."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int
+    id: str
+    name: str
+    path: str
+    is_dir: bool
+    step: int
+    kind: SaveKind
+    request: str | None
+    delta_s: float
+    mono: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One accepted backup."""
+
+    folder: Path
+    meta: Meta
+    size: int
+    """Bytes, all files together."""
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def payload(self) -> Path:
+        return self.folder / "payload" / self.meta.name
+
+    def remove(self) -> None:
+        """Out of sight in one step, so that a crash in the middle leaves no torn entry."""
+        aside = self.folder.with_name(f".gone-{self.id}")
+        os.replace(self.folder, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A published folder that is no backup; the message says what is wrong with it."""
+
+    id: str
+    message: str
+
+
+def names(outbox: Path) -> list[str]:
+    """Ids of what is published, in order of acceptance."""
+    return sorted(entry.name for entry in os.scandir(outbox) if not entry.name.startswith("."))
+
+
+def read(outbox: Path, name: str) -> Entry | Torn:
+    """One entry; a torn one is put aside, so that it is reported once."""
+    folder = outbox / name
+    try:
+        meta = Meta.model_validate_json((folder / "meta.json").read_bytes())
+        payload = folder / "payload" / meta.name
+        if Path(meta.name).name != meta.name or payload.is_dir() != meta.is_dir:
+            raise ValueError(f"payload/{meta.name} is not what meta.json says")
+        return Entry(folder, meta, _size(payload))
+    except (OSError, ValueError, ValidationError) as error:
+        os.replace(folder, outbox / f"{BAD}{name}")
+        return Torn(name, f"backup {name} is torn and was skipped: {_first_line(error)}")
+
+
+def sweep(outbox: Path) -> None:
+    """Delete what an earlier agent was about to delete."""
+    for entry in os.scandir(outbox):
+        if entry.name.startswith(".gone-"):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to back up now, and what not at all any more."""
+
+    next: Entry | None
+    superseded: tuple[Entry, ...] = ()
+
+
+def plan(queue: list[Entry], *, left_s: float | None, backup_s: float | None) -> Plan:
+    """The oldest entry, unless an emergency save waits behind it and time is short.
+
+    Then the emergency save goes first, and what is older will never be committed: an entry in the
+    chain that is younger by number but older by step would undo the emergency save at the restore.
+    `left_s` is the time to the announced end (None without a notice), `backup_s` what one backup
+    takes (None when none was measured: then every notice is short).
+    """
+    if not queue:
+        return Plan(next=None)
+    last = max(
+        (i for i, entry in enumerate(queue) if entry.meta.kind is SaveKind.EMERGENCY), default=0
+    )
+    fits = backup_s is not None and (left_s is None or backup_s * (last + 1) < left_s)
+    if last == 0 or fits or left_s is None:
+        return Plan(next=queue[0])
+    return Plan(next=queue[last], superseded=tuple(queue[:last]))
+
+
+def to_evict(queue: list[Entry], *, free: int) -> Entry | None:
+    """The backup to give up so that the next save finds room, or None.
+
+    The next save is expected to be as large as the newest one. Periodic saves go first, oldest
+    first; the newest entry never goes, and neither does an emergency save.
+    """
+    if not queue or free > queue[-1].size:
+        return None
+    for kind in (SaveKind.PERIODIC, SaveKind.INSURANCE):
+        for entry in queue[:-1]:
+            if entry.meta.kind is kind:
+                return entry
+    return None
+
+
+def _size(path: Path) -> int:
+    if not path.is_dir():
+        return path.stat().st_size
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,97 @@
+"""Where everything lies on the VM's disk, and how a file there is replaced.
+
+<agent dir>/state.json, spool/, lib/spothop -> the client package
+<agent dir>/attempts/<n>/work/    the job's directory
+<agent dir>/attempts/<n>/run/     $SPOTHOP_RUN_DIR: pipes, outbox, exit.json
+<agent dir>/attempts/<n>/log      output of setup and of the process
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The run directory of one attempt."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def outputs(self) -> Path:
+        return self.work / "outputs"
+
+    @property
+    def up(self) -> Path:
+        return self.run / "up"
+
+    def down(self, rank: int) -> Path:
+        return self.run / f"down.{rank}"
+
+    @property
+    def outbox(self) -> Path:
+        return self.run / "outbox"
+
+    @property
+    def restored(self) -> Path:
+        return self.run / "restored.json"
+
+    @property
+    def done(self) -> Path:
+        return self.run / "done"
+
+    def make(self) -> None:
+        """Make the folders; the work directory appears only when the bundle is unpacked."""
+        self.outbox.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+
+
+@dataclass(frozen=True)
+class AgentPaths:
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
+    def lib(self) -> Path:
+        return self.root / "lib"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.root / "attempts" / str(number))
+
+
+def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o644) -> None:
+    """Write aside, rename. Whoever reads `path` sees the old or the new content.
+
+    Without `sync` the content survives the death of the process but not of the VM; that is enough
+    for everything that is worth nothing without its VM, and a sync may block for seconds while a
+    checkpoint is being written to the same disk.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(aside, path)

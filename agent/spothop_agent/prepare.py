@@ -1,0 +1,203 @@
+"""From an assignment to a directory in which the process can start.
+
+bundle, setup, data, waiting for the fence, fence, restore. Each part that is complete is noted in
+the state, so that an agent that is started again goes on behind it; a part that was cut off is done
+again from its beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+from spothop.storage.errors import StorageError
+from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
+from spothop_agent import bundle
+from spothop_agent.context import Context
+from spothop_agent.master_link import LinkError, MasterAway, backoff_s
+from spothop_agent.paths import write_atomic
+from spothop_agent.state import Phase
+
+SETUP_PID = "setup.pid"
+TOLD_S = 0.05
+"""Parts that take less are left out of the job's log."""
+
+
+class PreparationFailed(Exception):
+    """`user`: the job's own part is at fault, and trying again cannot help."""
+
+    def __init__(self, phase: str, message: str, *, user: bool) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.user = user
+
+
+@contextlib.contextmanager
+def _failures(phase: str) -> Iterator[None]:
+    """What trying again cannot help ends the preparation. A storage that refuses is the user's to
+    correct, in `data:` or `checkpoint:`: another VM would only find the same."""
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        user = isinstance(error, StorageError)
+        raise PreparationFailed(phase, str(error), user=user) from error
+
+
+class Preparation:
+    """`may_fence` is set by the fence directive, or from the start."""
+
+    def __init__(self, context: Context, env: dict[str, str], rng: random.Random) -> None:
+        self._context = context
+        self._env = env
+        self._rng = rng
+        self.may_fence = asyncio.Event()
+        if context.state.may_fence:
+            self.may_fence.set()
+
+    async def run(self) -> None:
+        """Raises PreparationFailed, and Fenced when a newer attempt is in the chain."""
+        if self._context.state.phase < Phase.PREPARED:
+            await self._part("bundle", self._bundle)
+            await self._part("setup", self._setup)
+            await self._part("data", self._data)
+            self._context.report(PreparedReport(), key="prepared", urgent=True)
+            self._context.state_file.set(phase=Phase.PREPARED)
+        if self._context.state.phase < Phase.FENCED:
+            async with self._phase("waiting"):
+                await self.may_fence.wait()
+            with _failures("fence"):
+                await self._fence()
+        if self._context.state.phase < Phase.RESTORED:
+            async with self._phase("restore"):
+                await self._restore()
+
+    async def _part(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        done = self._context.state.prepared
+        if name in done:
+            return
+        async with self._phase(name):
+            await work()
+        self._context.state_file.set(prepared=(*done, name))
+
+    @asynccontextmanager
+    async def _phase(self, name: str) -> AsyncIterator[None]:
+        began = self._context.now()
+        with _failures(name):
+            yield
+        duration_s = self._context.now() - began
+        self._context.report(PhaseReport(phase=name, duration_s=duration_s), key=f"phase-{name}")
+        if duration_s >= TOLD_S:
+            self._context.note(f"{name}: {duration_s:.1f} s")
+
+    # --- the parts ------------------------------------------------------------------------------
+
+    async def _bundle(self) -> None:
+        assignment, paths = self._context.assignment, self._context.paths
+        if not paths.work.exists():
+            archive = paths.root / "bundle.tar.gz"
+            await self._fetch_bundle()
+            try:
+                await asyncio.to_thread(bundle.verify, archive, assignment.bundle)
+                await asyncio.to_thread(bundle.unpack, archive, paths.work)
+            except bundle.BundleError as error:
+                raise PreparationFailed("bundle", str(error), user=True) from error
+            archive.unlink()
+        paths.outputs.mkdir(exist_ok=True)
+
+    async def _fetch_bundle(self) -> None:
+        target = self._context.paths.root / "bundle.tar.gz"
+        failures = 0
+        while True:
+            try:
+                return await self._context.link.fetch_bundle(
+                    self._context.assignment.bundle, target
+                )
+            except MasterAway as error:
+                failures += 1
+                self._context.note(f"bundle: {error}")
+                await asyncio.sleep(backoff_s(failures, self._rng))
+            except LinkError as error:
+                raise PreparationFailed("bundle", str(error), user=False) from error
+
+    async def _setup(self) -> None:
+        script = self._context.assignment.setup
+        if not script.strip():
+            return
+        self._end_setup()  # one that an earlier agent has left running
+        with open(self._context.paths.log, "ab") as log:  # noqa: ASYNC230  a local disk
+            process = await asyncio.create_subprocess_exec(
+                *("/bin/sh", "-e", "-c", script),
+                cwd=self._context.paths.work,
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        write_atomic(self._context.paths.run / SETUP_PID, str(process.pid).encode())
+        code: int | None = None
+        try:
+            code = await process.wait()
+        finally:
+            if code != 0:  # after a success, what it has left in the background may be wanted
+                self._end_setup()
+        (self._context.paths.run / SETUP_PID).unlink(missing_ok=True)
+        if code != 0:
+            ended = f"exit code {code}" if code > 0 else f"signal {-code}"
+            raise PreparationFailed(
+                "setup", f"`setup:` ended with {ended}; its output is in the log", user=True
+            )
+
+    def _end_setup(self) -> None:
+        """End the script's whole session: what it left in the background too."""
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            file = self._context.paths.run / SETUP_PID
+            pid = int(file.read_text())
+            file.unlink()
+            os.killpg(pid, signal.SIGKILL)
+
+    async def _data(self) -> None:
+        for folder, url in self._context.assignment.data.items():
+            target = self._context.paths.work / "data" / folder
+            vault = self._context.vault
+            count = await self._context.storage.call(vault.fetch_data, url, target)
+            self._context.note(f"data: {count} files from {url} in data/{folder}")
+
+    async def _fence(self) -> None:
+        self._context.chaos.reach("before_fence")
+        n = await self._context.storage.call(self._context.vault.fence)
+        self._context.chaos.reach("after_fence")
+        self._context.report(FencedInReport(n=n), key="fenced_in", urgent=True)
+        self._context.state_file.set(phase=Phase.FENCED, fence_n=n)
+
+    async def _restore(self) -> None:
+        chaos = self._context.chaos
+        chaos.reach("before_restore")
+        fence = self._context.state.fence_n
+        assert fence is not None
+        work, vault = self._context.paths.work, self._context.vault
+        found = await self._context.storage.call(
+            vault.restore,
+            work,
+            fence=fence,
+            on_progress=lambda done, total: chaos.reach("during_restore"),
+        )
+        chaos.reach("after_restore")
+        if found.path is not None:
+            content = json.dumps({"path": found.path, "step": found.step}).encode()
+            write_atomic(self._context.paths.restored, content)
+        for text in found.rejected:
+            self._context.note(f"restore: {text}")
+        report = RestoredReport(step=found.step, n=found.n, rejected=list(found.rejected))
+        self._context.report(report, key="restored")
+        what = f"step {found.step} from {found.path}" if found.path else "nothing, from the start"
+        self._context.note(f"restored: {what}")
+        self._context.state_file.set(
+            phase=Phase.RESTORED, restored_n=found.n, restored_step=found.step
+        )

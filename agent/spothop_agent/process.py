@@ -1,0 +1,162 @@
+"""The training process as the agent sees it: through its wrapper's files, lock and process ids."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spothop_agent import wrapper
+from spothop_agent.paths import AttemptPaths
+
+KILLED_CODE = 128 + signal.SIGKILL
+"""What a shell makes of a child that got SIGKILL (POSIX, 2.8.2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How the process ended; neither code nor signal when the wrapper itself was killed."""
+
+    code: int | None
+    signal: int | None
+    message: str = ""
+
+    @property
+    def killed(self) -> bool:
+        return self.signal == signal.SIGKILL or self.code == KILLED_CODE
+
+
+class Process:
+    """One per attempt. Every method may be called by an agent that did not start the process."""
+
+    def __init__(self, paths: AttemptPaths) -> None:
+        self._paths = paths
+        self._wrapper: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: str, env: dict[str, str]) -> None:
+        """Start the wrapper, in its own session so that it outlives the agent. Harmless when there
+        is, or was, one."""
+        arguments = [str(self._paths.run), str(self._paths.work), command]
+        with open(self._paths.log, "ab") as log:
+            # -I and -S: nothing of the job's environment reaches the wrapper's own imports.
+            self._wrapper = subprocess.Popen(
+                [sys.executable, "-I", "-S", wrapper.__file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the command's shell; None as long as it does not run."""
+        content = self._read(wrapper.PID)
+        return None if content is None else int(content["pid"])
+
+    def exit(self) -> Exit | None:
+        """How it ended; None while it runs, or while its wrapper has not ended yet."""
+        if self._wrapper_lives():
+            return None
+        content = self._read(wrapper.EXIT)
+        if content is not None:
+            return Exit(code=content["code"], signal=content["signal"])
+        self.signal(signal.SIGKILL)  # nobody watches over it any more
+        return Exit(
+            code=None,
+            signal=None,
+            message="the wrapper of the training process was killed, so its status is unknown",
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send to the process's whole group."""
+        content = self._read(wrapper.PID)
+        if content is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(int(content["pgid"]), number)
+
+    def _wrapper_lives(self) -> bool:
+        if self._wrapper is not None and self._wrapper.poll() is None:
+            return True
+        # Not ours, or ours found another one at work.
+        try:
+            descriptor = os.open(self._paths.run / wrapper.LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            content = json.loads((self._paths.run / name).read_text())
+        except FileNotFoundError:
+            return None
+        return content if isinstance(content, dict) else None
+
+
+def oom_kills() -> int | None:
+    """How often the kernel's out-of-memory killer has struck in our control group, or on this VM
+    where groups do not count it; None when the kernel tells neither."""
+    for path in (_memory_events(), Path("/proc/vmstat")):
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    return int(value)
+    return None
+
+
+def _memory_events() -> Path:
+    """`memory.events` of our group (cgroup v2); a path that is not there without one."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events"
+    return Path("/sys/fs/cgroup/memory.events")
+
+
+def environment(
+    base: dict[str, str],
+    extra: dict[str, str],
+    *,
+    paths: AttemptPaths,
+    job: str,
+    attempt: int,
+    lib: Path,
+) -> dict[str, str]:
+    """What setup and process get: the VM's environment without our own settings, the agent's
+    interpreter first on PATH, the client package importable, the job's `env`, and our variables."""
+    env = {name: value for name, value in base.items() if not name.startswith("SPOTHOP_")}
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    env |= extra
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH", ""), str(lib)]))
+    env |= {
+        "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),  # the log is read while it runs
+        "SPOTHOP_RUN_DIR": str(paths.run),
+        "SPOTHOP_JOB_DIR": str(paths.work),
+        "SPOTHOP_JOB": job,
+        "SPOTHOP_ATTEMPT": str(attempt),
+        "SPOTHOP_OUTPUTS": str(paths.outputs),
+    }
+    return env
+
+
+def link_client(lib: Path, package: Path) -> None:
+    """Make `lib/spothop` point at the client package, and at nothing else beside it."""
+    lib.mkdir(parents=True, exist_ok=True)
+    link = lib / "spothop"
+    if not link.is_symlink():
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(package, target_is_directory=True)

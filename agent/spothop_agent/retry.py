@@ -1,0 +1,95 @@
+"""Calls to the storage, in threads, repeated as long as repeating can help."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+
+from spothop.storage.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FIRST_S = 0.5
+CAP_S = 15.0
+HURRY_CAP_S = 1.0
+"""Longest pause after a notice."""
+
+_log = logging.getLogger(__name__)
+
+
+def retryable(error: BaseException) -> bool:
+    return isinstance(error, StorageError) and error.retryable
+
+
+class Storage:
+    """Runs blocking storage calls; pauses are jittered and capped, and end early in a hurry.
+
+    There is no limit to the number of tries: without a notice a job waits for its storage, and
+    after one the VM's end is the limit.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        first_s: float = FIRST_S,
+        cap_s: float = CAP_S,
+        hurry_cap_s: float = HURRY_CAP_S,
+    ) -> None:
+        self._rng = rng
+        self._first_s = first_s
+        self._cap_s = cap_s
+        self._hurry_cap_s = hurry_cap_s
+        self.hurry = asyncio.Event()
+        """Set by a notice: pauses under way end, later ones are short."""
+        self.trouble: Callable[[str], None] = _log.warning
+        """Told of the first failure in a row."""
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Raises what `function` raises when trying again cannot help."""
+
+        async def once() -> T:
+            return await asyncio.to_thread(function, *args, **kwargs)
+
+        return await self.repeat(once)
+
+    async def repeat(self, once: Callable[[], Awaitable[T]]) -> T:
+        """The same for a sequence of calls that is to be begun anew after a failure."""
+
+        async def one_try() -> T:  # tenacity awaits only what is declared async
+            return await once()
+
+        return await AsyncRetrying(
+            retry=retry_if_exception(retryable),
+            wait=self._wait,
+            sleep=self._sleep,
+            before_sleep=self._tell,
+            reraise=True,
+        )(one_try)
+
+    def _wait(self, state: RetryCallState) -> float:
+        cap = self._hurry_cap_s if self.hurry.is_set() else self._cap_s
+        longest = min(self._first_s * 2.0 ** min(state.attempt_number, 10), cap)
+        return self._rng.uniform(longest / 2, longest)
+
+    async def _sleep(self, seconds: float) -> None:
+        if self.hurry.is_set():
+            await asyncio.sleep(seconds)
+            return
+        try:
+            await asyncio.wait_for(self.hurry.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+
+    def _tell(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if state.attempt_number == 1:
+            self.trouble(f"storage: {error}; trying again until it works")
+        else:
+            _log.info("storage, try %d: %s", state.attempt_number, error)

@@ -1,0 +1,213 @@
+"""When to ask the training process for a save. Pure: times and steps are arguments.
+
+Emergency saves are decided here, from what was measured on this VM; insurance saves follow the
+master's directive, and after a save the agent goes on from `tau_s` by itself until a directive for
+a later step arrives (the master may be away). Policy `static` needs no directive: it counts steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from spothop.policy import emergency, parse
+from spothop.policy.types import Measures
+from spothop.wire import Insurance, PolicyParams, SaveKind
+
+RANK_MARGIN_S = 0.25
+"""Ranks report their steps at most every 100 ms; a common step has to lie beyond what they know."""
+WEIGHT = 0.3
+"""Weight of the newest measurement of a save or backup."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One save request, as it goes down the pipe. `deadline` is CLOCK_MONOTONIC."""
+
+    request: str
+    kind: SaveKind
+    at_step: int | None
+    deadline: float | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtNotice:
+    """The answer to a notice: what to ask for, if anything, and whether it should fit."""
+
+    ask: Ask | None
+    fits: bool
+    reason: str
+
+
+@dataclass
+class Saves:
+    """What is known of one attempt's steps and saves, and which request waits for its answer."""
+
+    params: PolicyParams
+    attempt: int
+    started: float
+    """CLOCK_MONOTONIC; insurance is armed when the process starts."""
+    ranks: set[int] = field(default_factory=set)
+    step: int | None = None
+    pending: Ask | None = None
+    saved_at: float = 0.0
+    """When the last periodic or insurance save was handed over; before one, the start."""
+    saved_step: int = -1
+    start_step: int = 0
+    """What was restored: `static` counts from there until something is saved."""
+    insurance: Insurance | None = None
+    save_s: float | None = None
+    backup_s: float | None = None
+    _step_sum: float = 0.0
+    _step_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.saved_at = self.started
+        self.save_s, self.backup_s = self.params.save_s, self.params.backup_s
+
+    # --- what was seen --------------------------------------------------------------------------
+
+    def stepped(self, step: int, *, count: int, step_s: float) -> None:
+        self.step = step if self.step is None else max(self.step, step)
+        self._step_sum += step_s * count
+        self._step_count += count
+
+    def accepted(
+        self, kind: SaveKind, step: int, *, request: str | None, delta_s: float, now: float
+    ) -> None:
+        """`backup()` took a save over. Periodic and insurance saves re-arm the insurance."""
+        self.save_s = _blend(self.save_s, delta_s)
+        if self.pending is not None and self.pending.request == request:
+            self.pending = None
+        self.step = step if self.step is None else max(self.step, step)
+        if kind is not SaveKind.EMERGENCY:
+            self.saved_at, self.saved_step = now, step
+            if self.pending is not None and self.pending.kind is SaveKind.INSURANCE:
+                self.pending = None  # this save is as good
+
+    def committed(self, backup_s: float) -> None:
+        self.backup_s = _blend(self.backup_s, backup_s)
+
+    def missed(self, request: str, step: int, *, now: float) -> Ask | None:
+        """A rank had passed the common step already: ask again, further ahead."""
+        if self.pending is None or self.pending.request != request:
+            return None
+        old = self.pending
+        self.step = step if self.step is None else max(self.step, step)
+        self.pending = Ask(
+            request=self._id(old.kind, now),
+            kind=old.kind,
+            at_step=self.step + 2 * self._margin(),
+            deadline=old.deadline,
+            reason=old.reason,
+        )
+        return self.pending
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def due(self, now: float, *, uploading: bool) -> Ask | None:
+        """An insurance save, when one is due and none is on its way."""
+        if self.pending is not None or uploading or self.step is None:
+            return None
+        reason = self._due_reason(now)
+        if reason is None:
+            return None
+        return self._ask(SaveKind.INSURANCE, now, deadline=None, reason=reason)
+
+    def _due_reason(self, now: float) -> str | None:
+        assert self.step is not None
+        if self.step <= self.saved_step or self._switched_off():
+            return None
+        if self._static_every is not None:
+            done = self.step - max(self.saved_step, self.start_step)
+            return f"every {self._static_every} steps" if done >= self._static_every else None
+        told = self.insurance
+        if told is not None and told.at_step > self.saved_step:
+            return told.reason if self.step >= told.at_step else None
+        tau_s = told.tau_s if told is not None else self.params.first_tau_s
+        if now - self.saved_at < tau_s:
+            return None
+        return f"{tau_s:.1f} s since the last save, and no newer directive of the master"
+
+    def _switched_off(self) -> bool:
+        """`none` never insures; `thesis` does not where the notice suffices (chapter 4: insurance
+        is off when T + delta + beta < G). Whatever was told: that directive may be an old one."""
+        if self.params.policy == "none":
+            return True
+        return self.params.policy == "thesis" and self._known and self._fits(self.params.grace_s)[0]
+
+    def at_notice(self, event: str, deadline: float, *, now: float) -> AtNotice:
+        """Ask for an emergency save at once, even where it is not expected to fit: the chain makes
+        a late one harmless. (Policy `thesis` does not: algorithm 1 saves only where it fits.) A
+        second notice while one is being asked for changes nothing."""
+        fits, reason = self._fits(deadline - now)
+        if self.params.policy == "thesis" and self._known and not fits:
+            return AtNotice(ask=None, fits=False, reason=f"policy thesis asks for none: {reason}")
+        if self.pending is not None and self.pending.kind is SaveKind.EMERGENCY:
+            return AtNotice(ask=None, fits=fits, reason=f"already asked for; {reason}")
+        ask = self._ask(SaveKind.EMERGENCY, now, deadline=deadline, reason=f"notice {event}")
+        return AtNotice(ask=ask, fits=fits, reason=reason)
+
+    def last_save(self, reason: str, *, now: float) -> Ask | None:
+        """A save before the process is ended by us; None when one is being asked for."""
+        if self.pending is not None:
+            return None
+        return self._ask(SaveKind.INSURANCE, now, deadline=None, reason=reason)
+
+    def _fits(self, left_s: float) -> tuple[bool, str]:
+        decision = emergency(self.measures(left_s))
+        if not self._known:
+            return decision.fits, f"{decision.reason} (no save was measured yet)"
+        return decision.fits, decision.reason
+
+    def measures(self, grace_s: float) -> Measures:
+        """What this VM knows; M and R are the master's and play no part in the emergency rule."""
+        return Measures(
+            step_s=self.step_s,
+            save_s=self.save_s or 0.0,
+            backup_s=self.backup_s or 0.0,
+            mttp_s=math.inf,
+            restart_s=0.0,
+            grace_s=max(grace_s, 0.0),
+            margin_s=self.params.margin_s,
+        )
+
+    @property
+    def _known(self) -> bool:
+        return self.save_s is not None and self.backup_s is not None
+
+    @property
+    def _static_every(self) -> int | None:
+        return parse(self.params.policy)[1]
+
+    @property
+    def step_s(self) -> float:
+        """Mean step time so far, or what earlier attempts measured."""
+        if self._step_count:
+            return self._step_sum / self._step_count
+        return self.params.step_s or 0.0
+
+    def _ask(self, kind: SaveKind, now: float, *, deadline: float | None, reason: str) -> Ask:
+        at_step = None
+        if len(self.ranks) > 1:
+            at_step = (self.step or 0) + self._margin()
+        self.pending = Ask(
+            request=self._id(kind, now),
+            kind=kind,
+            at_step=at_step,
+            deadline=deadline,
+            reason=reason,
+        )
+        return self.pending
+
+    def _margin(self) -> int:
+        return max(2, math.ceil(RANK_MARGIN_S / self.step_s) if self.step_s else 2)
+
+    def _id(self, kind: SaveKind, now: float) -> str:
+        """Never used twice in an attempt, not even by an agent that was started again."""
+        return f"{kind.value}-{self.attempt}-{int(now * 1000)}"
+
+
+def _blend(old: float | None, new: float) -> float:
+    return new if old is None else old + WEIGHT * (new - old)

@@ -1,0 +1,129 @@
+"""What the agent must know again after a restart: `state.json`, replaced whole at every change.
+
+The session is in there before it is first used: the join token works only once, so a session that
+is lost is a VM that is lost. The order of phases is the order of `Phase`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spothop.wire import Assignment
+from spothop_agent.paths import write_atomic
+
+
+class Phase(IntEnum):
+    """How far the present attempt has come; each is entered after its effect is complete."""
+
+    ASSIGNED = 0
+    PREPARED = 1
+    FENCED = 2
+    RESTORED = 3
+    STARTED = 4
+    EXITED = 5  # the exit is reported
+
+
+class NoticeSeen(BaseModel):
+    """A notice of this VM, all times CLOCK_MONOTONIC."""
+
+    model_config = ConfigDict(frozen=True)
+
+    event: str
+    seen: float
+    deadline: float
+    """The announced one, or the promised grace period from `seen`."""
+    announced: bool
+    """The cloud itself named the deadline."""
+    request: str | None = None
+    """The emergency save that was asked for."""
+    answered: bool = False
+    """The training process handed a backup over after the notice."""
+    covered: bool = False
+    """A backup made after the notice is committed, or there is nothing to save."""
+    acknowledged: bool = False
+
+
+class State(BaseModel):
+    """The content of state.json."""
+
+    model_config = ConfigDict(frozen=True)
+
+    vm: str
+    session: str
+    sync_every_s: float
+    assignment: Assignment
+    phase: Phase = Phase.ASSIGNED
+    prepared: tuple[str, ...] = ()
+    """Parts of the preparation that are complete: bundle, setup, data."""
+    may_fence: bool = False
+    stop: str | None = None
+    """Why the process is being ended by us."""
+    stop_save: bool = False
+    fenced_by: int | None = None
+    fence_n: int | None = None
+    restored_n: int | None = None
+    restored_step: int = 0
+    given_up: int = 0
+    """Accepted backups that will not be committed."""
+    ranks: dict[int, int] = Field(default_factory=dict)
+    """Local rank -> process id, as their messages say."""
+    last_step: int | None = None
+    saved_step: int = -1
+    """Newest periodic or insurance save that was handed over."""
+    oom_kills: int | None = None
+    """The kernel's counter when the process started."""
+    notice: NoticeSeen | None = None
+    """The newest notice; it belongs to the VM and outlives an attempt."""
+    over: bool = False
+    """The VM is released or gone for the master: an agent that is started again exits at once."""
+
+
+class StateFile:
+    """The state in memory and on disk, always the same."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._state: State | None = None
+
+    def load(self) -> bool:
+        """True when there is a state from before. Raises ValueError when it cannot be read."""
+        if not self._path.exists():
+            return False
+        self._state = State.model_validate_json(self._path.read_bytes())
+        return True
+
+    @property
+    def now(self) -> State:
+        assert self._state is not None, "no state before the join"
+        return self._state
+
+    def put(self, state: State) -> None:
+        """Durable even when the VM itself restarts; used at the join and for a new attempt."""
+        self._write(state, sync=True)
+
+    def set(self, **changes: Any) -> None:
+        """Change some fields. Not synced: the emergency path must not wait for the disk."""
+        self._write(self.now.model_copy(update=changes), sync=False)
+
+    def _write(self, state: State, *, sync: bool) -> None:
+        data = state.model_dump_json().encode()
+        write_atomic(self._path, data, sync=sync, mode=0o600)  # the session is a secret
+        self._state = state
+
+    def assign(self, assignment: Assignment) -> None:
+        """Begin a new attempt on this VM; the notice stays."""
+        now = self.now
+        self.put(
+            State(
+                vm=now.vm,
+                session=now.session,
+                sync_every_s=now.sync_every_s,
+                assignment=assignment,
+                may_fence=assignment.fence_now,
+                notice=now.notice,
+            )
+        )

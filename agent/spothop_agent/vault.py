@@ -1,0 +1,156 @@
+"""The storage of one job as the agent uses it: the only module that calls `spothop.checkpoints`.
+
+Synchronous; the callers run it in threads (`retry.Storage`) and repeat what fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spothop.wire import Assignment
+from spothop_agent.outbox import Entry as Accepted
+
+if TYPE_CHECKING:
+    from spothop.checkpoints import Chain, Entry, FileRecord
+    from spothop.storage import ObjectStore
+
+INIT = "init"
+"""Folder below the job's directory for plain files of `init_from`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """What was put back: nothing when `path` is None; `path` is relative to the job's directory."""
+
+    path: str | None
+    step: int
+    n: int | None
+    rejected: tuple[str, ...] = ()
+
+
+class Vault:
+    """Opens the store at its first use, in the thread of that call.
+
+    `first`: nothing can be there yet. Later on a store that is not there is away, and must not be
+    made anew: its empty chain would let the job begin again.
+    """
+
+    def __init__(self, assignment: Assignment, *, first: bool = True) -> None:
+        self._assignment = assignment
+        self._first = first
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        from spothop.storage import StorageBadUrl, StorageUnavailable, open_store
+
+        try:
+            return open_store(self._assignment.storage, create=self._first)
+        except StorageBadUrl as error:
+            if self._first:
+                raise
+            raise StorageUnavailable(
+                f"{error.message} any more", cure="mount it, or put it back"
+            ) from error
+
+    @cached_property
+    def _chain(self) -> Chain:
+        from spothop.checkpoints import Chain
+
+        return Chain(self._store, self._assignment.job)
+
+    def fetch_data(self, url: str, target: Path) -> int:
+        """Copy a tree of the user's data; the number of files. It may be called again."""
+        from spothop.checkpoints import fetch_tree
+
+        spec = self._assignment.storage.model_copy(update={"url": url})
+        return len(fetch_tree(spec, target))
+
+    def fence(self) -> int:
+        """Write this attempt's fence, or find it; its number. Raises Fenced."""
+        return self._chain.fence(self._assignment.attempt).n
+
+    def restore(
+        self, work: Path, *, fence: int, on_progress: Callable[[int, int], None]
+    ) -> Restore:
+        """The newest intact checkpoint before our fence; without one what `init_from` names."""
+        from spothop.checkpoints import restore
+
+        entries = self._chain.newest_first(before=fence)
+        found = restore(self._store, entries, work, on_progress=on_progress)
+        rejected = tuple(found.rejected)
+        if found.entry is None:
+            return self._init(work, rejected)
+        return Restore(path=found.entry.root, step=found.step, n=found.entry.n, rejected=rejected)
+
+    def _init(self, work: Path, rejected: tuple[str, ...]) -> Restore:
+        """The input checkpoint; its steps are not this job's, which begins at 0."""
+        from spothop.checkpoints import fetch_tree, restore_from_job
+
+        source = self._assignment.init_from
+        if source is None:
+            return Restore(path=None, step=0, n=None, rejected=rejected)
+        if source.job is None:
+            fetch_tree(source.storage, work / INIT)
+            return Restore(path=INIT, step=0, n=None, rejected=rejected)
+        found = restore_from_job(source.storage, source.job, work)
+        path = found.entry.root if found.entry is not None else None
+        return Restore(path=path, step=0, n=None, rejected=(*rejected, *found.rejected))
+
+    def committed(self, backup: str) -> Entry | None:
+        """The chain entry of this backup, when an agent before us has committed it."""
+        from spothop.checkpoints import Entry
+
+        for entry in self._chain.newest_first():
+            if not isinstance(entry, Entry) or entry.attempt < self._assignment.attempt:
+                return None
+            if entry.id == backup:
+                return entry
+        return None
+
+    def upload(
+        self, accepted: Accepted, on_progress: Callable[[int, int], None]
+    ) -> list[FileRecord]:
+        """Data first: nothing refers to it yet. `on_progress` may raise to end it."""
+        from spothop.checkpoints import upload
+
+        meta = accepted.meta
+        return upload(
+            self._store,
+            self._assignment.job,
+            self._assignment.attempt,
+            meta.step,
+            meta.kind,
+            accepted.payload,
+            on_progress=on_progress,
+            upload_id=accepted.id,
+        )
+
+    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
+        """Make it a checkpoint; the same backup twice is one entry. Raises Fenced."""
+        meta = accepted.meta
+        return self._chain.commit(
+            self._assignment.attempt,
+            step=meta.step,
+            kind=meta.kind,
+            files=files,
+            root=meta.path,
+            is_dir=meta.is_dir,
+            meta={"delta_s": meta.delta_s, "request": meta.request},
+            parent=parent,
+            entry_id=accepted.id,
+        )
+
+    def prune(self) -> None:
+        from spothop.checkpoints import prune
+
+        prune(self._store, self._assignment.job, self._assignment.keep, chain=self._chain)
+
+    def upload_outputs(self, directory: Path) -> int:
+        """The number of files that the job leaves to its user."""
+        from spothop.checkpoints import upload_outputs
+
+        return len(upload_outputs(self._store, self._assignment.job, directory))
