@@ -1,0 +1,87 @@
+"""Which VM a session token belongs to, remembered by its hash: heartbeats ask no database."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from spothop_master.problems import ApiError
+from spothop_master.security import token_hash
+from spothop_master.store.db import Database
+from spothop_master.store.schema import VmRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmSession:
+    """One VM that joined."""
+
+    vm: str
+    job: str
+
+
+class Sessions:
+    """Memory first, then the database (after a restart of the master). Thread-safe."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._known: dict[str, VmSession] = {}
+        self._acked: dict[str, int] = {}
+        self._logs: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def remembered(self, token: str) -> VmSession | None:
+        """Without asking the database."""
+        with self._lock:
+            return self._known.get(token_hash(token))
+
+    def look_up(self, token: str) -> VmSession:
+        """Raises `ApiError`: 401 for an unknown session, 410 when its VM is over."""
+        digest = token_hash(token)
+        with self._db.read() as session:
+            row = session.execute(
+                select(VmRow.id, VmRow.job_id, VmRow.state).where(VmRow.session_hash == digest)
+            ).first()
+        if row is None:
+            raise ApiError(
+                401, "no_session", "no VM has this session", "join again with a new one-time token"
+            )
+        if row[2] == "terminated":
+            self.forget(row[0])
+            raise vm_is_over(row[0])
+        known = VmSession(vm=row[0], job=row[1] or "")
+        with self._lock:
+            self._known[digest] = known
+        return known
+
+    def forget(self, vm_id: str) -> None:
+        """The next call asks the database."""
+        with self._lock:
+            self._known = {k: v for k, v in self._known.items() if v.vm != vm_id}
+            self._acked.pop(vm_id, None)
+            self._logs = {key for key in self._logs if key[0] != vm_id}
+
+    def acknowledge(self, vm_id: str, seq: int) -> None:
+        """Every report of the VM up to `seq` is in the database."""
+        with self._lock:
+            self._acked[vm_id] = max(seq, self._acked.get(vm_id, 0))
+
+    def acked(self, vm_id: str) -> int | None:
+        """None: ask the database."""
+        with self._lock:
+            return self._acked.get(vm_id)
+
+    def allow_log(self, vm_id: str, attempt: int) -> None:
+        """This attempt was seen to be the VM's own."""
+        with self._lock:
+            self._logs.add((vm_id, attempt))
+
+    def writes(self, vm_id: str, attempt: int) -> bool:
+        """False: ask the database."""
+        with self._lock:
+            return (vm_id, attempt) in self._logs
+
+
+def vm_is_over(vm_id: str) -> ApiError:
+    return ApiError(410, "vm_is_over", f"VM {vm_id!r} is over", "stop the process and exit")

@@ -1,0 +1,50 @@
+"""What routes ask for: the services, and who is calling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+
+from spothop_master.problems import ApiError, read_only
+from spothop_master.security import Principal
+from spothop_master.services import Services
+
+UNAUTHORIZED = "set SPOTHOP_TOKEN; the first token is in the file admin.token of the master's home"
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Here = Annotated[Services, Depends(services_of)]
+
+
+def bearer(authorization: Annotated[str, Header()] = "") -> str:
+    """The token of an `Authorization: Bearer` header (RFC 6750), or 401."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise ApiError(401, "no_token", "the request carries no bearer token", UNAUTHORIZED)
+    return token.strip()
+
+
+Bearer = Annotated[str, Depends(bearer)]
+
+
+def reader(services: Here, token: Bearer) -> Principal:
+    """The user of the token. A plain function: FastAPI runs it in a thread."""
+    principal = services.whose(token)
+    if principal is None:
+        raise ApiError(401, "bad_token", "no user has this token", UNAUTHORIZED)
+    return principal
+
+
+def writer(principal: Annotated[Principal, Depends(reader)]) -> Principal:
+    if not principal.may_write:
+        raise read_only(principal.name)
+    return principal
+
+
+Reader = Annotated[Principal, Depends(reader)]
+Writer = Annotated[Principal, Depends(writer)]

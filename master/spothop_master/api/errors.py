@@ -1,0 +1,75 @@
+"""Every error of the REST answers is a `wire.Problem`: the fact, the field, the way out."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from spothop.jobfile import JobFileError
+from spothop_master.problems import ApiError
+
+AUTHENTICATE = {"WWW-Authenticate": "Bearer"}  # RFC 9110, section 11.6.1: a 401 carries it
+
+
+def of(error: Exception, request: Request) -> ApiError:
+    """What an exception of a route means to the one who asked."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return invalid(error.errors())
+    if isinstance(error, HTTPException):
+        return _of_http(error, request)
+    raise error
+
+
+def answer(error: ApiError) -> JSONResponse:
+    """As JSON, with the headers that its status asks for."""
+    headers = AUTHENTICATE if error.status == 401 else None
+    return JSONResponse(error.problem.model_dump(), status_code=error.status, headers=headers)
+
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """From what pydantic says of a request; the first error counts, the rest are named."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        reason = (first.get("ctx") or {}).get("error", first["msg"])
+        return ApiError(422, "invalid_request", f"the body is not JSON: {reason}", "send JSON")
+    where, *names = [str(part) for part in first["loc"]] or [""]
+    path = ".".join(names) or where
+    value = "" if first["type"] == "missing" else f" {reprlib.repr(first.get('input'))}"
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return ApiError(
+        422,
+        "invalid_request",
+        f"{path}:{value} {first['msg'].lower()}{more}",
+        f"correct {path!r}; /openapi.json describes what each route takes",
+        field=path,
+    )
+
+
+def bad_job_file(error: JobFileError) -> ApiError:
+    """All problems in the message, the first one's field and cure as the answer's own."""
+    first = error.problems[0]
+    return ApiError(422, "bad_job_file", str(error), first.cure, field=first.field or None)
+
+
+def _of_http(error: HTTPException, request: Request) -> ApiError:
+    asked = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return ApiError(
+            404, "no_such_route", f"{asked} is no route", "/openapi.json lists the routes"
+        )
+    if error.status_code == 405:
+        return ApiError(
+            405, "wrong_method", f"{asked}: this route takes another method", "see /openapi.json"
+        )
+    if error.status_code == 413:
+        cure = "send less at once, or raise the master's max_body_bytes"
+        return ApiError(413, "body_too_large", str(error.detail), cure)
+    return ApiError(error.status_code, "refused", f"{asked}: {error.detail}", "see /openapi.json")

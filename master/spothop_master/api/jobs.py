@@ -1,0 +1,189 @@
+"""`/api/v1/jobs`: submit, look, cancel, follow events and logs."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from spothop.jobspec import JobSpec
+from spothop.wire import EventView, JobDetail, JobView, SubmitRequest
+from spothop_master import bundles
+from spothop_master.api.bundles import no_such_bundle
+from spothop_master.api.deps import Here, Reader, Writer
+from spothop_master.api.lookup import job_for
+from spothop_master.api.plan import check_pools, checked_spec
+from spothop_master.api.polling import LONGEST_S, poll
+from spothop_master.api.storage import check_storage
+from spothop_master.problems import ApiError
+from spothop_master.security import Principal
+from spothop_master.services import Services
+from spothop_master.store import jobs, views
+from spothop_master.store.schema import Job
+
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+
+RECENT = timedelta(days=1)
+
+Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
+
+
+@router.post("", status_code=201)
+def submit(request: SubmitRequest, services: Here, user: Writer, response: Response) -> JobView:
+    """201 and the new job; 200 and the one made before when the token is known."""
+    spec = checked_spec(request.spec)
+    if not _has_bundle(services, request.bundle):
+        raise no_such_bundle(request.bundle)
+    check_pools(services, spec)
+    check_storage(spec, services.clouds)
+    job_id = f"{spec.name}-{secrets.token_hex(3)}"
+    try:
+        view = _submit(services, user, spec, request, job_id)
+    except IntegrityError:  # the same token at the same moment: the other one won
+        view = _submit(services, user, spec, request, job_id)
+    if view.id != job_id:
+        response.status_code = 200
+    services.wake()
+    return view
+
+
+def _submit(
+    services: Services, user: Principal, spec: JobSpec, request: SubmitRequest, job_id: str
+) -> JobView:
+    now = services.clock()
+    with services.db.begin() as session:
+        _check_init_from(session, user, spec)
+        job = jobs.submit(
+            session,
+            spec=spec,
+            bundle=request.bundle,
+            token=request.token,
+            owner_id=user.user_id,
+            job_id=job_id,
+            now=now,
+            storage_url=services.settings.storage_url,
+        )
+        if not user.may_see(job.owner_id):
+            raise ApiError(
+                409,
+                "token_taken",
+                "another user submitted a job with this token",
+                "choose a new random token",
+                field="token",
+            )
+        return _view(services, session, job)
+
+
+@router.get("")
+def list_jobs(
+    services: Here,
+    user: Reader,
+    state: str | None = None,
+    every: Annotated[bool, Query(alias="all")] = False,
+) -> list[JobView]:
+    """Newest first. Those that ended over a day ago only with `all` or by their `state`."""
+    now = services.clock()
+    with services.db.read() as session:
+        return views.job_views(
+            session,
+            owner_id=user.sees_owner,
+            now=now,
+            storage_url=services.settings.storage_url,
+            state=state,
+            ended_since=None if every or state else now - RECENT,
+        )
+
+
+@router.get("/{ref}")
+def get_job(ref: str, services: Here, user: Reader) -> JobDetail:
+    """By id, or by a name that only one job has."""
+    with services.db.read() as session:
+        job = job_for(session, user, ref)
+        detail = views.job_detail(
+            session,
+            job,
+            now=services.clock(),
+            storage_url=services.settings.storage_url,
+        )
+    numbers = [attempt.number for attempt in detail.attempts]
+    tail = newest_log_tail(services, detail.id, numbers)
+    return detail.model_copy(update={"log_tail": tail})
+
+
+@router.get("/{ref}/events")
+async def get_events(
+    ref: str,
+    services: Here,
+    user: Reader,
+    after: Annotated[int, Query(ge=0)] = 0,
+    wait_s: Wait = 0,
+) -> list[EventView]:
+    """Those with an id above `after`; waits up to `wait_s` seconds for the first one."""
+
+    def ask() -> list[EventView]:
+        with services.db.read() as session:
+            job = job_for(session, user, ref)
+            return views.events(session, job.id, after=after)
+
+    return await poll(services, ask, enough=bool, wait_s=wait_s)
+
+
+@router.post("/{ref}/cancel")
+def cancel(ref: str, services: Here, user: Writer) -> JobView:
+    """Harmless when repeated; 409 when the job has ended otherwise."""
+    with services.db.begin() as session:
+        job = job_for(session, user, ref)
+        if job.state != "cancelled":
+            _want(session, job, "cancelled", services)
+        view = _view(services, session, job)
+    services.wake()
+    return view
+
+
+def _want(session: Session, job: Job, wanted: str, services: Services) -> None:
+    try:
+        jobs.want(session, job.id, wanted, now=services.clock())
+    except jobs.JobIsOver as error:
+        fact, _, cure = str(error).partition("; ")
+        raise ApiError(409, "job_is_over", fact, cure) from None
+
+
+def newest_log_tail(services: Services, job_id: str, numbers: list[int]) -> str:
+    """Of the newest attempt that wrote any. Reads files: never inside a session."""
+    for number in sorted(numbers, reverse=True):
+        if tail := services.logs.tail(job_id, number):
+            return tail
+    return ""
+
+
+def _view(services: Services, session: Session, job: Job) -> JobView:
+    now, url = services.clock(), services.settings.storage_url
+    return views.views_of(session, [job], now=now, storage_url=url)[0]
+
+
+def _has_bundle(services: Services, sha256: str) -> bool:
+    try:
+        return services.bundles.path(sha256) is not None
+    except bundles.BadBundleName:
+        return False
+
+
+def _check_init_from(session: Session, user: Principal, spec: JobSpec) -> None:
+    """An input checkpoint of a job is read only by those who may see that job."""
+    source = spec.checkpoint.init_from or ""
+    if not source.startswith("job:"):
+        return
+    wanted = source.removeprefix("job:")
+    job = session.get(Job, wanted)
+    if job is None or not user.may_see(job.owner_id):
+        raise ApiError(
+            422,
+            "no_such_job",
+            f"checkpoint.init_from: no job {wanted!r}",
+            "give the id of a job that you can see; `spothop jobs --all` lists them",
+            field="checkpoint.init_from",
+        )

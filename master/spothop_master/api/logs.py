@@ -1,0 +1,107 @@
+"""`GET /jobs/{ref}/logs`: one attempt's log from a byte offset on, with a long poll."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop_master.api.deps import Here, Reader
+from spothop_master.api.jobs import Wait
+from spothop_master.api.lookup import job_for
+from spothop_master.api.polling import poll
+from spothop_master.logs import Piece
+from spothop_master.problems import ApiError
+from spothop_master.security import Principal
+from spothop_master.services import Services
+from spothop_master.store.schema import Attempt, VmRow
+
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+
+LATE = timedelta(seconds=10)
+"""How long after its end an attempt's last lines may still come from a VM that is not gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """What one look found. `complete`: nothing follows after this piece."""
+
+    attempt: int
+    piece: Piece
+    complete: bool
+
+
+@router.get("/{ref}/logs", response_class=Response)
+async def get_logs(
+    ref: str,
+    services: Here,
+    user: Reader,
+    attempt: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    wait_s: Wait = 0,
+) -> Response:
+    """Plain text from `offset` (bytes) on. `attempt` 0 is the newest one that wrote anything.
+
+    Headers: X-Next-Offset, X-Attempt, X-Complete (true when nothing more will come).
+    """
+
+    def ask() -> Chunk:
+        return _look(services, user, ref, attempt, offset)
+
+    chunk = await poll(
+        services, ask, enough=lambda c: bool(c.piece.data) or c.complete, wait_s=wait_s
+    )
+    return Response(
+        chunk.piece.data,
+        media_type="text/plain; charset=utf-8",
+        headers={
+            "X-Next-Offset": str(chunk.piece.next_offset),
+            "X-Attempt": str(chunk.attempt),
+            "X-Complete": "true" if chunk.complete else "false",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+def _look(services: Services, user: Principal, ref: str, number: int, offset: int) -> Chunk:
+    with services.db.read() as session:
+        job = job_for(session, user, ref)
+        job_id, job_is_over = job.id, job.ended_at is not None
+        found = _attempts(session, job_id)
+        over = {row.number: _is_over(row, vm, services) for row, vm in found}
+    if number == 0:
+        number = _newest_with_log(services, job_id, sorted(over, reverse=True))
+    elif number not in over:
+        known = f"1 to {max(over)}" if over else "none yet"
+        raise ApiError(
+            404,
+            "no_such_attempt",
+            f"job {job_id!r} has no attempt {number}",
+            f"its attempts: {known}",
+            field="attempt",
+        )
+    piece = services.logs.read(job_id, number, offset=offset)
+    at_end = piece.next_offset >= services.logs.size(job_id, number)
+    return Chunk(attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over))
+
+
+def _attempts(session: Session, job_id: str) -> list[tuple[Attempt, VmRow]]:
+    query = select(Attempt, VmRow).join(VmRow, VmRow.id == Attempt.vm_id)
+    return [(row[0], row[1]) for row in session.execute(query.where(Attempt.job_id == job_id))]
+
+
+def _is_over(attempt: Attempt, vm: VmRow, services: Services) -> bool:
+    if attempt.ended_at is None:
+        return False
+    return vm.state == "terminated" or services.clock() - attempt.ended_at > LATE
+
+
+def _newest_with_log(services: Services, job_id: str, numbers: list[int]) -> int:
+    for number in numbers:
+        if services.logs.size(job_id, number):
+            return number
+    return numbers[0] if numbers else 0

@@ -1,0 +1,29 @@
+"""Jobs and VMs by what a user types; what they may not see does not exist for them."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from spothop_master.problems import ApiError, no_such_job
+from spothop_master.security import Principal
+from spothop_master.store import views
+from spothop_master.store.schema import Job, VmRow
+
+
+def job_for(session: Session, user: Principal, ref: str) -> Job:
+    try:
+        return views.find_job(session, ref, owner_id=user.sees_owner)
+    except views.NoSuchJob as error:
+        raise no_such_job(str(error)) from None
+    except views.AmbiguousName as error:
+        raise ApiError(409, "ambiguous_name", str(error), "use the id") from None
+
+
+def vm_for(session: Session, user: Principal, vm_id: str) -> VmRow:
+    row = session.get(VmRow, vm_id)
+    job = session.get(Job, row.job_id) if row is not None and row.job_id else None
+    if row is None or not user.may_see(job.owner_id if job else None):
+        raise ApiError(
+            404, "no_such_vm", f"no VM {vm_id!r}", "`spothop vms` lists the ones you can see"
+        )
+    return row

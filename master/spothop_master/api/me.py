@@ -1,0 +1,24 @@
+"""`GET /me` and `GET /healthz`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter
+
+from spothop_master.api.deps import Reader
+
+router = APIRouter(tags=["master"])
+
+
+@router.get("/api/v1/me")
+def me(user: Reader) -> dict[str, str]:
+    """Whose token this is."""
+    return {"name": user.name, "role": user.role.value}
+
+
+@router.get("/healthz", include_in_schema=False)
+@router.get("/api/v1/healthz")
+def healthz() -> dict[str, str]:
+    """The master answers. Needs no token, tells nothing else."""
+    return {"status": "ok", "version": version("spothop")}

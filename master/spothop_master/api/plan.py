@@ -1,0 +1,113 @@
+"""`POST /plan`: which pools a job would try, in which order, with the figures behind that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from spothop import jobfile
+from spothop.jobspec import JobSpec
+from spothop.wire import PlanReply, Pool, PoolPlan
+from spothop_master.api import errors
+from spothop_master.api.deps import Here, Reader
+from spothop_master.api.storage import check_storage
+from spothop_master.clouds.base import PoolInfo
+from spothop_master.core import placement
+from spothop_master.core.facts import Match, Wishes
+from spothop_master.pools import offers
+from spothop_master.problems import ApiError
+from spothop_master.services import Services
+from spothop_master.store import statistics
+
+router = APIRouter(prefix="/api/v1", tags=["plan"])
+
+
+class PlanRequest(BaseModel):
+    """The job file as a mapping."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    spec: dict[str, Any]
+
+
+@router.post("/plan")
+def post_plan(request: PlanRequest, services: Here, user: Reader) -> PlanReply:
+    spec = checked_spec(request.spec)
+    infos = offers(services)
+    choices = _order(services, infos, wishes_of(spec))
+    if not choices:
+        raise no_pool(spec)
+    check_storage(spec, services.clouds)
+    with services.db.read() as session:
+        known = statistics.of_pools(
+            session, [choice.pool for choice in choices], services.settings, now=services.clock()
+        )
+    pools = [_pool_plan(infos[choice.pool], known[choice.pool]) for choice in choices]
+    return PlanReply(pools=pools, storage=spec.checkpoint.storage or services.settings.storage_url)
+
+
+def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:
+    try:
+        return jobfile.parse(mapping)
+    except jobfile.JobFileError as error:
+        raise errors.bad_job_file(error) from None
+
+
+def check_pools(services: Services, spec: JobSpec) -> None:
+    """Refuse a job that no pool can ever match; prices and clouds that are away may change."""
+    try:
+        infos = offers(services)
+    except ApiError:
+        return
+    anyprice = wishes_of(spec.model_copy(update={"resources": _at_any_price(spec)}))
+    if not _order(services, infos, anyprice):
+        raise no_pool(spec)
+
+
+def wishes_of(spec: JobSpec) -> Wishes:
+    wanted = spec.resources
+    return Wishes(
+        any_of=tuple(
+            Match(cloud=c.cloud, region=c.region, zone=c.zone, vm=c.vm) for c in wanted.any_of
+        ),
+        spot=wanted.spot,
+        max_price=wanted.max_price,
+    )
+
+
+def no_pool(spec: JobSpec) -> ApiError:
+    kind = "spot" if spec.resources.spot else "on-demand"
+    return ApiError(
+        422,
+        "no_pool",
+        f"no {kind} pool of this master's clouds matches the job's `resources`",
+        "leave out cloud, region, zone, vm or max_price, and look at `spothop plan`",
+        field="resources",
+    )
+
+
+def _at_any_price(spec: JobSpec) -> Any:
+    return spec.resources.model_copy(update={"max_price": None})
+
+
+def _order(
+    services: Services, infos: Mapping[Pool, PoolInfo], wishes: Wishes
+) -> list[placement.Choice]:
+    prices = {pool: info.price for pool, info in infos.items()}
+    return placement.order(prices, wishes, avoid_s=services.settings.avoid_s, now=services.clock())
+
+
+def _pool_plan(info: PoolInfo, known: statistics.PoolFigures) -> PoolPlan:
+    return PoolPlan(
+        pool=info.pool,
+        spot_price=info.price,
+        on_demand_price=info.on_demand_price,
+        grace_s=info.grace_s,
+        dialect=info.dialect,
+        mttp_s=known.rate.mttp_s,
+        lives=known.region_lives,
+        restart_s=known.restart_s,
+    )

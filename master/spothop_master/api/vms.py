@@ -1,0 +1,110 @@
+"""`/api/v1/vms`, and the provider's own eviction test on a VM or on a job's current one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from sqlalchemy import select
+
+from spothop.wire import PreemptRequest, VmView
+from spothop_master.api.deps import Here, Reader, Writer
+from spothop_master.api.lookup import job_for, vm_for
+from spothop_master.clouds.base import CloudError
+from spothop_master.problems import ApiError
+from spothop_master.services import Services
+from spothop_master.store import views
+from spothop_master.store.figures import current_attempt
+from spothop_master.store.schema import Attempt, VmRow
+
+router = APIRouter(prefix="/api/v1", tags=["vms"])
+
+PROMISED = PreemptRequest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What of a VM's row is needed after its session is over."""
+
+    id: str
+    cloud: str
+    cloud_id: str | None
+    state: str
+
+    @classmethod
+    def of(cls, row: VmRow) -> Target:
+        return cls(id=row.id, cloud=row.cloud, cloud_id=row.cloud_id, state=row.state)
+
+
+@router.get("/vms")
+def list_vms(services: Here, user: Reader) -> list[VmView]:
+    """Newest first; a user sees those of their own jobs."""
+    with services.db.read() as session:
+        return views.vm_views(session, owner_id=user.sees_owner, now=services.clock())
+
+
+@router.post("/vms/{vm_id}/preempt")
+def preempt_vm(
+    vm_id: str, services: Here, user: Writer, request: PreemptRequest = PROMISED
+) -> VmView:
+    with services.db.read() as session:
+        target = Target.of(vm_for(session, user, vm_id))
+    return _preempt(services, target, request)
+
+
+@router.post("/jobs/{ref}/preempt")
+def preempt_job(
+    ref: str, services: Here, user: Writer, request: PreemptRequest = PROMISED
+) -> VmView:
+    """The VM that trains; while none does, the one that prepares."""
+    with services.db.read() as session:
+        job = job_for(session, user, ref)
+        attempts = session.scalars(
+            select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
+        )
+        current = current_attempt(list(attempts))
+        row = session.get(VmRow, current.vm_id) if current else None
+        if row is None:
+            raise _nothing_runs(f"job {job.id!r} has no VM yet")
+        target = Target.of(row)
+    return _preempt(services, target, request)
+
+
+def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmView:
+    """Calls the cloud: outside any session (I4)."""
+    if request.notice_s is not None and not 0 <= request.notice_s < float("inf"):
+        raise ApiError(
+            422,
+            "invalid_request",
+            f"notice_s: {request.notice_s} is no time",
+            "give seconds from 0 on, or leave it out for what the pool promises",
+            field="notice_s",
+        )
+    if target.cloud_id is None or target.state in ("requested", "terminating", "terminated"):
+        raise _nothing_runs(f"VM {target.id!r} is {target.state}")
+    cloud = services.clouds.get(target.cloud)
+    if cloud is None:
+        raise ApiError(
+            409,
+            "no_such_cloud",
+            f"VM {target.id!r} is in cloud {target.cloud!r}, which this master does not have",
+            "start the master with that cloud",
+        )
+    try:
+        cloud.preempt(target.cloud_id, request.notice_s)
+    except CloudError as error:
+        raise ApiError(
+            502,
+            "cloud_refused",
+            f"{target.cloud}: {error}",
+            "see whether it still runs: spothop vms",
+        ) from None
+    services.wake()
+    with services.db.read() as session:
+        row = session.get_one(VmRow, target.id)
+        attempts = list(session.scalars(select(Attempt).where(Attempt.vm_id == target.id)))
+        return views.vm_view(row, attempts, now=services.clock())
+
+
+def _nothing_runs(message: str) -> ApiError:
+    return ApiError(409, "no_running_vm", message, "wait until `spothop vms` shows it as running")

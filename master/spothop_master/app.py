@@ -1,0 +1,174 @@
+"""Wires the master: database, loops, routes, pages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timezone
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from spothop_master import home
+from spothop_master.agent_sessions import Sessions
+from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
+from spothop_master.api import bundles as bundle_routes
+from spothop_master.bundles import Bundles
+from spothop_master.chaos import Chaos
+from spothop_master.clock import SteadyClock, utc_now
+from spothop_master.clouds.base import Cloud
+from spothop_master.logs import Logs
+from spothop_master.loops.inject import Injector
+from spothop_master.loops.presence import Presence
+from spothop_master.loops.prices import Prices
+from spothop_master.loops.supervise import Supervisor
+from spothop_master.loops.sweep import Sweep
+from spothop_master.problems import ApiError
+from spothop_master.security import new_api_token
+from spothop_master.services import Services
+from spothop_master.settings import MasterSettings
+from spothop_master.store import users
+from spothop_master.store.db import Database
+from spothop_master.web import pages
+from spothop_master.web import session as web_session
+
+log = logging.getLogger(__name__)
+
+MACHINES = ("/api/", "/agent/")
+"""Paths whose errors are JSON; all others are looked at by people."""
+
+
+def create_app(
+    settings: MasterSettings,
+    clouds: Mapping[str, Cloud],
+    *,
+    clock: Callable[[], datetime] | None = None,
+    chaos: Chaos | None = None,
+    executor: Executor | None = None,
+    loops: bool = True,
+) -> FastAPI:
+    """The whole master. `loops` False starts none of them: tests turn the crank themselves;
+    `executor` is where calls to clouds run (default: threads).
+
+    Nothing runs before the application's lifespan begins.
+    """
+    services = make_services(
+        settings, clouds, clock=clock or SteadyClock(), chaos=chaos or Chaos(), executor=executor
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(first_start, services)
+        async with AsyncExitStack() as stack:
+            stack.callback(services.db.close)
+            if loops:
+                await stack.enter_async_context(running_loops(services))
+            stack.callback(services.stopping.set)
+            announce: Callable[[], None] = getattr(app.state, "announce", lambda: None)
+            announce()
+            yield
+
+    # /openapi.json describes the routes; the page that FastAPI makes of it loads scripts of others
+    app = FastAPI(title="spothop master", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.services = services
+    app.add_middleware(
+        guard.Guard, max_body_bytes=settings.max_body_bytes, unlimited="/api/v1/bundles/"
+    )
+    routers = (me, plan, pools, bundle_routes, jobs, logs, vms, injections, agent, pages)
+    for router in routers:
+        app.include_router(router.router)
+    app.mount("/static", pages.static)
+    for kind in (ApiError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _on_error)
+    app.add_exception_handler(web_session.NotLoggedIn, _on_not_logged_in)
+    return app
+
+
+def make_services(
+    settings: MasterSettings,
+    clouds: Mapping[str, Cloud],
+    *,
+    clock: Callable[[], datetime],
+    chaos: Chaos,
+    executor: Executor | None,
+) -> Services:
+    db = Database(settings.database_url)
+    presence = Presence(clock())
+    return Services(
+        settings=settings,
+        db=db,
+        clouds=clouds,
+        presence=presence,
+        sessions=Sessions(db),
+        supervisor=Supervisor(db, clouds, settings, presence, clock, chaos, executor=executor),
+        bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
+        logs=Logs(settings.home / "logs"),
+        clock=clock,
+    )
+
+
+@asynccontextmanager
+async def running_loops(services: Services) -> AsyncIterator[None]:
+    """Supervise in a thread of its own, which its event wakes; the slow ones by the scheduler,
+    late turns of which are dropped and never run beside each other."""
+    settings, clock = services.settings, services.clock
+    supervise = threading.Thread(
+        target=services.supervisor.run_forever, args=(services.stopping,), name="supervise"
+    )
+    scheduler = AsyncIOScheduler(
+        timezone=timezone.utc, job_defaults={"coalesce": True, "max_instances": 1}
+    )
+    sweep = Sweep(services.db, services.clouds, settings.owner, clock)
+    prices = Prices(services.db, services.clouds, clock)
+    injector = Injector(services.db, services.clouds, clock, wake=services.wake)
+    for run, every_s in (
+        (sweep.run_once, settings.sweep_every_s),
+        (prices.run_once, settings.prices_every_s),
+        (injector.run_once, settings.supervise_every_s),
+    ):
+        scheduler.add_job(run, "interval", seconds=every_s, next_run_time=utc_now())
+    supervise.start()
+    scheduler.start()
+    try:
+        yield
+    finally:
+        services.stopping.set()
+        services.wake()
+        scheduler.shutdown(wait=False)
+        await run_in_threadpool(supervise.join)
+        await run_in_threadpool(services.supervisor.close)
+
+
+def first_start(services: Services) -> None:
+    """Migrate, and make user `admin` where there is none.
+
+    The token's file comes before its user: a master killed in between makes both anew.
+    """
+    services.db.migrate()
+    now = services.clock()
+    with services.db.read() as session:
+        if users.has_admin(session):
+            return
+    token = new_api_token()
+    home.publish(services.settings.home / home.ADMIN_TOKEN, f"{token}\n", mode=0o600)
+    with services.db.begin() as session:
+        users.ensure_admin(session, token=token, now=now)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    problem = errors.of(error, request)
+    wants_page = "text/html" in request.headers.get("accept", "")
+    if wants_page and not request.url.path.startswith(MACHINES):
+        return pages.error_page(problem)
+    return errors.answer(problem)
+
+
+async def _on_not_logged_in(request: Request, error: Exception) -> Response:
+    return pages.to_login()

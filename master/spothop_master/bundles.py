@@ -1,0 +1,107 @@
+"""Code bundles: content-addressed files `<home>/bundles/<sha256>`.
+
+Published atomically: written aside under a name of its own, verified, synced, renamed. A name that
+exists is complete, and two uploads of one bundle at the same time are harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class BundleError(Exception):
+    """Base of the errors below."""
+
+
+class BadBundleName(BundleError):
+    """Not a SHA-256 in lower-case hexadecimal."""
+
+
+class BundleTooLarge(BundleError):
+    """More bytes than the master accepts."""
+
+
+class BundleMismatch(BundleError):
+    """The bytes that came have another SHA-256 than the name says."""
+
+
+class Upload:
+    """One upload under way: `write` chunks, then `finish`; leaving without it drops everything."""
+
+    def __init__(self, folder: Path, sha256: str, limit: int) -> None:
+        self._target = folder / sha256
+        self._aside = folder / f".{sha256}.{secrets.token_hex(4)}"
+        self._sha256 = sha256
+        self._limit = limit
+        self._size = 0
+        self._hash = hashlib.sha256()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Upload:
+        self._file = self._aside.open("xb")
+        return self
+
+    def write(self, chunk: bytes) -> None:
+        """Raises `BundleTooLarge` at the first byte over the limit."""
+        assert self._file is not None
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise BundleTooLarge(f"bundle {self._sha256[:12]} has more than {self._limit} bytes")
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def finish(self) -> None:
+        """Verify and publish. Raises `BundleMismatch`."""
+        assert self._file is not None
+        if self._hash.hexdigest() != self._sha256:
+            raise BundleMismatch(
+                f"the {self._size} bytes received have SHA-256 {self._hash.hexdigest()}, "
+                f"the name says {self._sha256}"
+            )
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._aside.replace(self._target)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._aside.unlink(missing_ok=True)
+
+
+class Bundles:
+    """All bundles that this master has."""
+
+    def __init__(self, folder: Path, *, limit: int) -> None:
+        """`limit`: bytes of one bundle. Makes the folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._limit = limit
+
+    def path(self, sha256: str) -> Path | None:
+        """The file of a bundle, or None. Raises `BadBundleName`."""
+        path = self._folder / _checked(sha256)
+        return path if path.is_file() else None
+
+    def upload(self, sha256: str) -> Upload:
+        """Raises `BadBundleName`."""
+        return Upload(self._folder, _checked(sha256), self._limit)
+
+
+def _checked(sha256: str) -> str:
+    if not _SHA256.fullmatch(sha256):
+        raise BadBundleName(f"{sha256[:80]!r} is no SHA-256 in lower-case hexadecimal")
+    return sha256

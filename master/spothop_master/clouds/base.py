@@ -1,0 +1,140 @@
+"""The cloud seam: one Protocol, its typed errors, one contract suite over every implementation.
+
+Implementations are synchronous, keep no state of their own that matters (the cloud's listing is the
+truth), and map every failure of theirs to one of the errors below. None of them retries a launch:
+what to do after a refusal is the supervise loop's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Protocol
+
+from spothop.wire import AgentConfig, Dialect, Pool
+
+#   CloudError
+#   |-- NoCapacity          try another pool at once
+#   |-- QuotaExceeded       frees minutes after a termination: wait, or another region
+#   |-- PriceTooHigh        above the job's cap
+#   |-- Throttled           back off
+#   |-- Unavailable         the cloud's fault: back off
+#   |-- Ambiguous           it may or may not have happened: resolve by token through list()
+#   |-- BadRequest          ours or the user's fault: never retried
+#   `-- AuthFailed          credentials: never retried
+
+
+class CloudError(Exception):
+    """A refusal or failure of a cloud; the message is for people and names the pool or VM."""
+
+
+class NoCapacity(CloudError): ...
+
+
+class QuotaExceeded(CloudError): ...
+
+
+class PriceTooHigh(CloudError): ...
+
+
+class Throttled(CloudError): ...
+
+
+class Unavailable(CloudError): ...
+
+
+class Ambiguous(CloudError): ...
+
+
+class BadRequest(CloudError): ...
+
+
+class AuthFailed(CloudError): ...
+
+
+class VmState(str, Enum):
+    """What the cloud itself says of a VM."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+
+class EndCause(str, Enum):
+    """Why the cloud says a VM ended."""
+
+    PREEMPTED = "preempted"
+    TERMINATED = "terminated"  # by request
+    FAILED = "failed"  # hardware, or it never came up
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolInfo:
+    """One pool as the cloud offers it."""
+
+    pool: Pool
+    price: float
+    """USD an hour."""
+    on_demand_price: float
+    grace_s: float
+    """Promised time from the notice to the kill."""
+    dialect: Dialect
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """Everything a launch needs; `tags` are set at creation (I3)."""
+
+    pool: Pool
+    user_data: AgentConfig
+    tags: Mapping[str, str]
+    max_price: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vm:
+    """One VM as the cloud lists it."""
+
+    id: str
+    token: str
+    """The client token of its launch."""
+    pool: Pool
+    state: VmState
+    cause: EndCause | None = None
+    requested_at: datetime
+    running_at: datetime | None = None
+    """Billing starts."""
+    ended_at: datetime | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+OWNER_TAG = "spothop-owner"
+"""Its value names the master's installation; the sweep ends VMs that carry it and have no row."""
+
+
+class Cloud(Protocol):
+    """One cloud account."""
+
+    name: str
+    list_every_s: float
+    """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
+    A VM that ended without notice is missed for so long."""
+
+    def pools(self) -> Sequence[PoolInfo]:
+        """Every pool offered now, with its price."""
+
+    def launch(self, spec: LaunchSpec, token: str) -> Vm:
+        """Ask for one VM. The same token never makes a second one."""
+
+    def list(self, owner: str) -> Sequence[Vm]:
+        """All VMs whose owner tag has this value, those that ended lately included."""
+
+    def terminate(self, vm_id: str) -> None:
+        """Ask for the end; harmless when it has ended or never was. list() tells when it is so."""
+
+    def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
+        """The provider's own eviction test; `notice_s` None is the promised grace, 0 no notice."""

@@ -1,0 +1,310 @@
+"""`LocalCloud`: the `Cloud` protocol over the folders of the local cloud's directory.
+
+    <directory>/lock          flock for launches and orders
+    <directory>/ledger.json   per pool: the ids of all launches in order, and refusals so far
+    <directory>/vms/<id>/     see disk.py
+
+The VM's id is made from the client token, so a repeated launch finds the first one's folder, after
+a crash too. Order in a launch: folder under a temporary name, rename, ledger, supervisor. A crash
+before the rename leaves nothing; one after it leaves a folder whose lock is free, that is, a VM
+whose supervisor is dead: list() buries it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from spothop.wire import Pool
+from spothop_master.clouds.base import (
+    OWNER_TAG,
+    BadRequest,
+    LaunchSpec,
+    NoCapacity,
+    PoolInfo,
+    PriceTooHigh,
+    Unavailable,
+    Vm,
+    VmState,
+)
+from spothop_master.clouds.local.config import Delay, LocalConfig, PoolConfig
+from spothop_master.clouds.local.disk import (
+    LOCK_FD,
+    MARKER,
+    VmFolder,
+    VmSpec,
+    locked,
+    read_json,
+    write_json,
+)
+from spothop_master.clouds.local.vms import VmFolders
+
+_KEPT_FROM_VMS = ("SPOTHOP_MASTER_", "SPOTHOP_URL", "SPOTHOP_TOKEN", "SPOTHOP_HOME")
+"""Variables with these prefixes are the master's or a user's; they never reach a VM."""
+
+
+@dataclass(frozen=True)
+class _Offer:
+    config: PoolConfig
+    info: PoolInfo
+
+
+class LocalCloud:
+    """VMs are process trees on this machine; see the package's docstring."""
+
+    name = "local"
+    list_every_s = 0.2
+
+    def __init__(
+        self,
+        config: LocalConfig,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        rng: random.Random | None = None,
+    ) -> None:
+        self._config = config
+        self._now = now
+        self._rng = rng or random.Random()
+        self._root = config.directory
+        self._offers = {offer.info.pool: offer for offer in _offers(config)}
+        self._vms = VmFolders(self._root / "vms", now=now)
+        self._supervisors: set[int] = set()
+
+    def pools(self) -> Sequence[PoolInfo]:
+        """Every pool of the configuration, as spot and on demand."""
+        return [offer.info for offer in self._offers.values()]
+
+    def launch(self, spec: LaunchSpec, token: str) -> Vm:
+        """Ask for one VM; returns while it is pending.
+
+        Raises NoCapacity, PriceTooHigh, BadRequest (unknown pool, or a token that was used for
+        another pool) and Unavailable (the directory cannot be used).
+        """
+        offer = self._offer(spec)
+        with self._exclusively():
+            known = self._known(spec, token)
+            return known or self._create(spec, token, offer)
+
+    def list(self, owner: str) -> Sequence[Vm]:
+        """VMs of this owner; those that ended stay listed for `keep_s`. Raises Unavailable."""
+        self._reap_supervisors()
+        found = []
+        with _as_unavailable(self._root):
+            for folder in self._vms.all():
+                with suppress(FileNotFoundError):  # forgotten by someone else meanwhile
+                    vm = self._vms.read(folder)
+                    if self._is_past_keeping(vm):
+                        self._forget(folder)
+                    elif vm.tags.get(OWNER_TAG) == owner:
+                        found.append(vm)
+        return sorted(found, key=lambda vm: vm.requested_at)
+
+    def terminate(self, vm_id: str) -> None:
+        """SIGTERM to the agent, SIGKILL to all within a second. Raises Unavailable."""
+        with self._exclusively():
+            folder = self._vms.find(vm_id)
+            if folder is not None and self._vms.read(folder).state is not VmState.TERMINATED:
+                self._vms.order(folder, terminate=True)
+
+    def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
+        """Take a spot VM back. The announced deadline is always the promised one; the kill comes
+        `notice_s` after now, if that is earlier.
+
+        Raises BadRequest (unknown or ended VM, on-demand VM, negative notice) and Unavailable.
+        """
+        if notice_s is not None and not notice_s >= 0:
+            raise BadRequest(f"notice_s is {notice_s}; cure: None, 0 or more seconds")
+        with self._exclusively():
+            folder = self._vms.find(vm_id)
+            if folder is None:
+                raise BadRequest(f"no VM {vm_id} in the local cloud")
+            vm = self._vms.read(folder)
+            if vm.state is VmState.TERMINATED:
+                raise BadRequest(f"VM {vm_id} has ended")
+            if not vm.pool.spot:
+                raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
+            self._vms.order(folder, preemption=(notice_s,))
+
+    # --- launch ---------------------------------------------------------------------------------
+
+    def _offer(self, spec: LaunchSpec) -> _Offer:
+        offer = self._offers.get(spec.pool)
+        if offer is None:
+            known = ", ".join(str(pool) for pool in self._offers)
+            raise BadRequest(f"the local cloud has no pool {spec.pool}; it has {known}")
+        if spec.max_price is not None and offer.info.price > spec.max_price:
+            raise PriceTooHigh(
+                f"{spec.pool} costs {offer.info.price:g} USD/h, more than {spec.max_price:g}"
+            )
+        return offer
+
+    def _known(self, spec: LaunchSpec, token: str) -> Vm | None:
+        """The VM that this token made already."""
+        vm_id = _vm_id(token)
+        folder = self._vms.find(vm_id)
+        if folder is not None:
+            vm = self._vms.read(folder)
+            if vm.pool != spec.pool:
+                raise BadRequest(f"token {token!r} was used for {vm.pool}, not for {spec.pool}")
+            return vm
+        launches = [vm_id in ids for ids in self._ledger()["launched"].values()]
+        if any(launches):
+            raise BadRequest(f"the VM of token {token!r} has ended and is no longer listed")
+        return None
+
+    def _create(self, spec: LaunchSpec, token: str, offer: _Offer) -> Vm:
+        vm_id, pool = _vm_id(token), str(spec.pool)
+        ledger = self._ledger()
+        if spec.pool.spot:
+            self._check_capacity(offer, ledger)
+        ordinal = len(ledger["launched"].setdefault(pool, [])) + 1
+        folder = VmFolder(self._vms.path / vm_id)
+        aside = VmFolder(self._vms.path / f".new-{vm_id}")
+        shutil.rmtree(aside.path, ignore_errors=True)  # left by a crash
+        aside.path.mkdir(mode=0o700)
+        os.mkfifo(aside.doorbell, 0o600)
+        aside.write_spec(self._vm_spec(spec, token, offer, ordinal))
+        aside.write_state(VmState.PENDING.value)
+        with locked(aside.lock) as lock:
+            assert lock is not None
+            aside.path.rename(folder.path)
+            ledger["launched"][pool].append(vm_id)
+            write_json(self._root / "ledger.json", ledger)
+            self._supervisors.add(_start_supervisor(folder, lock))
+            return self._vms.read(folder)
+
+    def _check_capacity(self, offer: _Offer, ledger: dict[str, Any]) -> None:
+        pool, config = offer.info.pool, offer.config
+        refused = ledger["refused"].get(str(pool), 0)
+        if refused < config.refuse:
+            ledger["refused"][str(pool)] = refused + 1
+            write_json(self._root / "ledger.json", ledger)
+            raise NoCapacity(f"{pool}: no capacity (refusal {refused + 1} of {config.refuse})")
+        if config.capacity is None:
+            return
+        vms = [self._vms.read(folder) for folder in self._vms.all()]
+        taken = sum(vm.pool == pool and vm.state is not VmState.TERMINATED for vm in vms)
+        if taken >= config.capacity:
+            raise NoCapacity(f"{pool}: no capacity ({taken} of {config.capacity} VMs taken)")
+
+    def _vm_spec(self, spec: LaunchSpec, token: str, offer: _Offer, ordinal: int) -> VmSpec:
+        config = offer.config
+        scripts = [item for item in config.preemptions if item.launch == ordinal]
+        planned = scripts[0] if scripts and spec.pool.spot else None
+        dialect = {"dialect": config.dialect.value}
+        return VmSpec(
+            id=_vm_id(token),
+            token=token,
+            pool=spec.pool.model_dump(),
+            tags=dict(spec.tags),
+            requested_at=self._now().isoformat(),
+            dialect=config.dialect.value,
+            grace_s=config.grace_s,
+            allocation_s=self._draw(config.allocation_s),
+            boot_s=self._draw(config.boot_s),
+            user_data=spec.user_data.model_dump(mode="json") | dialect,
+            command=self._config.agent_command,
+            isolation=self._config.isolation,
+            forward=self._config.forward,
+            script=planned.model_dump(include={"after_s", "notice_s"}) if planned else None,
+        )
+
+    def _draw(self, delay: Delay) -> float:
+        return self._rng.uniform(delay.low, delay.high)
+
+    # --- the directory --------------------------------------------------------------------------
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """One launch or order at a time, over all threads and processes."""
+        self._reap_supervisors()
+        with _as_unavailable(self._root):
+            self._vms.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self._root / "lock"):
+                yield
+
+    def _ledger(self) -> dict[str, Any]:
+        path = self._root / "ledger.json"
+        return read_json(path) if path.exists() else {"launched": {}, "refused": {}}
+
+    def _forget(self, folder: VmFolder) -> None:
+        """Under the lock, so that a launch or order never sees a folder vanish."""
+        with locked(self._root / "lock", wait=False) as lock:
+            if lock is not None:
+                self._vms.forget(folder)
+
+    def _is_past_keeping(self, vm: Vm) -> bool:
+        kept = timedelta(seconds=self._config.keep_s)
+        return vm.ended_at is not None and self._now() - vm.ended_at > kept
+
+    def _reap_supervisors(self) -> None:
+        """They are our children while we live; left alone they would stay as zombies."""
+        for pid in tuple(self._supervisors):
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # another thread was faster
+                ended = pid
+            if ended:
+                self._supervisors.discard(pid)
+
+
+def _offers(config: LocalConfig) -> Iterator[_Offer]:
+    for item in config.pools:
+        for spot in (True, False):
+            pool = Pool(cloud="local", region=item.region, zone=item.zone, vm=item.vm, spot=spot)
+            info = PoolInfo(
+                pool=pool,
+                price=item.price if spot else item.on_demand_price,
+                on_demand_price=item.on_demand_price,
+                grace_s=item.grace_s,
+                dialect=item.dialect,
+            )
+            yield _Offer(item, info)
+
+
+def _vm_id(token: str) -> str:
+    return "lvm-" + hashlib.sha256(token.encode()).hexdigest()[:16]
+
+
+def _start_supervisor(folder: VmFolder, lock: int) -> int:
+    """A detached process in a session of its own that holds the lock from its birth."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251  passed on, nothing is read
+        if not name.startswith(_KEPT_FROM_VMS)
+    }
+    command = [sys.executable, "-m", "spothop_master.clouds.local.supervisor", str(folder.path)]
+    console = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # Not subprocess.Popen: a supervisor outlives us, and Popen warns of children that do.
+    return os.posix_spawn(
+        command[0],
+        command,
+        environment | {MARKER: folder.id},
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, lock, LOCK_FD),
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(folder.console), console, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD),
+    )
+
+
+@contextmanager
+def _as_unavailable(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the local cloud's directory {root} cannot be used: {error}") from error

@@ -1,0 +1,134 @@
+"""The VM's first process as its supervisor sees it: made, ordered about, and killed with all below.
+
+With namespaces, process 1 makes the listening sockets inside the VM's network and hands them out
+(SCM_RIGHTS): a socket stays in the network in which it was made, so the supervisor serves it from
+outside, and no virtual cable has to be laid.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+
+from spothop_master.clouds.local import namespaces
+from spothop_master.clouds.local.disk import LOCK_FD
+from spothop_master.clouds.local.init import START, STOP, AgentCommand, Init
+from spothop_master.clouds.local.processes import descendants, kill_until_gone, reap
+
+Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+
+class GuestFailed(Exception):
+    """The first process could not set itself up; its own words are in console.log."""
+
+
+class Guest:
+    """Everything that runs in one VM."""
+
+    def __init__(self, pid: int, orders: socket.socket, *, namespaced: bool) -> None:
+        self._pid = pid
+        self.orders = orders
+        """Readable when the first process reports, or has died (end of stream)."""
+        self._namespaced = namespaced
+
+    def start_agent(self) -> None:
+        self._order(START)
+
+    def stop_agent(self) -> None:
+        self._order(STOP)
+
+    def _order(self, order: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # dead: its reader will tell
+            self.orders.send(order)
+
+    def kill(self, *, within_s: float) -> list[int]:
+        """SIGKILL everything; returns the processes that outlived the deadline (none, usually)."""
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            if self._namespaced:
+                # The end of process 1 takes the whole namespace with it, and is only then over.
+                os.waitpid(self._pid, 0)
+        return kill_until_gone(_below_us, within_s=within_s)
+
+
+def _below_us() -> list[int]:
+    reap()
+    return descendants(os.getpid())
+
+
+def start(
+    command: AgentCommand, *, namespaced: bool, listen: Sequence[Address]
+) -> tuple[Guest, list[socket.socket]]:
+    """Fork the first process; returns it and one listening socket per address.
+
+    Without namespaces, the caller gets sockets of this machine. Raises GuestFailed.
+    """
+    ours, theirs = socket.socketpair()
+    supervisor = os.getpid()
+    context = namespaces.children_in_new_pid_namespace() if namespaced else nullcontext()
+    with context:
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os._exit(_first_process(command, theirs, listen if namespaced else None, supervisor))
+    theirs.close()
+    guest = Guest(pid, ours, namespaced=namespaced)
+    if not namespaced:
+        return guest, [socket.create_server(address) for address in listen]
+    _, descriptors, _, _ = socket.recv_fds(ours, 16, len(listen))
+    if len(descriptors) != len(listen):
+        raise GuestFailed("the VM's first process ended before it was set up")
+    return guest, [socket.socket(fileno=fd) for fd in descriptors]
+
+
+def _first_process(
+    command: AgentCommand,
+    orders: socket.socket,
+    listen: Sequence[Address] | None,
+    supervisor: int,
+) -> int:
+    """Body of the forked child; its exit code."""
+    try:
+        os.close(LOCK_FD)  # the lock says that the supervisor lives, and it alone
+        os.chdir(command.directory)
+        if listen is None:
+            namespaces.adopt_orphans()
+            if os.getppid() != supervisor:
+                return 1
+        else:
+            namespaces.die_with_parent()
+            _set_up_network(orders, listen)
+        Init(command, orders).run()
+    except Exception:  # whatever it is, the VM is over, and its log says why
+        _log.exception("the VM's first process failed")
+        return 1
+    return 0
+
+
+def _set_up_network(orders: socket.socket, listen: Sequence[Address]) -> None:
+    namespaces.enter_own_mounts_and_network()
+    hosts = {host for host, _ in listen if not host.startswith("127.")}
+    for number, host in enumerate(sorted(hosts)):
+        namespaces.add_loopback_address(number, host)
+    listeners = [socket.create_server(address) for address in listen]
+    socket.send_fds(orders, [b"L"], [listener.fileno() for listener in listeners])
+    for listener in listeners:
+        listener.close()
+
+
+def serve_orders(guest: Guest, *, quiet: Callable[[], None], dead: Callable[[], None]) -> None:
+    """Read the first process's reports once; call it when `guest.orders` is readable."""
+    try:
+        reports = guest.orders.recv(16)
+    except ConnectionResetError:
+        reports = b""
+    if reports:
+        quiet()
+    else:
+        dead()

@@ -1,0 +1,279 @@
+"""One local VM's own process: ``python -m spothop_master.clouds.local.supervisor <vm folder>``.
+
+Detached from the master, which it outlives. It owns the VM's folder, delays, metadata endpoint and
+kill timer, and at the end kills every process of the VM, wipes its disk and writes the final state.
+The driver starts it with the VM's lock held on descriptor 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spothop_master.clouds.local import guest as guests
+from spothop_master.clouds.local import metadata, namespaces
+from spothop_master.clouds.local.disk import (
+    LOCK_FD,
+    VmFolder,
+    VmSpec,
+    read_json,
+    timestamp,
+    write_json,
+)
+from spothop_master.clouds.local.forward import forward
+from spothop_master.clouds.local.init import AgentCommand
+from spothop_master.clouds.local.metadata.http import MetadataService
+from spothop_master.clouds.local.processes import descendants, kill_until_gone
+
+METADATA = ("169.254.169.254", 80)
+GRACEFUL_S = 0.8
+"""From SIGTERM to the agent until SIGKILL to all, when the end was asked for."""
+_KILL_S = 5.0
+_WIPE_TRIES = 20
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """The life of one VM, from the request to the final state."""
+
+    def __init__(
+        self,
+        folder: VmFolder,
+        spec: VmSpec,
+        guest: guests.Guest,
+        listeners: Sequence[tuple[socket.socket, guests.Address | None]],
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._guest = guest
+        self._listeners = listeners
+        self._preemptions_seen = 0
+        self._announced = False
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._cause: asyncio.Future[tuple[str, str]] = loop.create_future()
+        self._quiet = asyncio.Event()
+        self._service = MetadataService(
+            metadata.dialect(self._spec.dialect, token=self._spec.token),
+            _machine(self._spec),
+            acknowledged=lambda event: self._end("preempted", f"the VM acknowledged {event}"),
+        )
+        servers = [await self._serve(*listener) for listener in self._listeners]
+        self._listen_for_orders()
+        boot = asyncio.create_task(self._boot())
+        boot.add_done_callback(self._booted)
+        cause, detail = await self._cause
+        boot.cancel()
+        await self._finish(cause, detail)
+        for server in servers:
+            server.close()
+
+    async def _serve(
+        self, listener: socket.socket, target: guests.Address | None
+    ) -> asyncio.AbstractServer:
+        if target is None:
+            return await self._service.listen(listener)
+        return await forward(listener, *target)
+
+    def _listen_for_orders(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._end, "terminated", "SIGTERM")
+        loop.add_signal_handler(signal.SIGINT, self._end, "terminated", "SIGINT")
+        bell = os.open(self._folder.doorbell, os.O_RDWR | os.O_NONBLOCK)
+        loop.add_reader(bell, self._answer_doorbell, bell)
+        loop.add_reader(self._guest.orders, self._hear_guest)
+        self._read_control()  # what was asked for before the bell had a listener
+
+    def _hear_guest(self) -> None:
+        guests.serve_orders(self._guest, quiet=self._quiet.set, dead=self._guest_died)
+
+    def _guest_died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._guest.orders)
+        self._quiet.set()
+        self._end("failed", "the VM's first process died")
+
+    def _answer_doorbell(self, bell: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(bell, 4096)
+        self._read_control()
+
+    def _read_control(self) -> None:
+        if not self._folder.control.exists():
+            return
+        control = read_json(self._folder.control)
+        for notice_s in control["preemptions"][self._preemptions_seen :]:
+            self._preemptions_seen += 1
+            self._preempt(notice_s)
+        if control["terminate"]:
+            self._end("terminated", "asked for")
+
+    async def _boot(self) -> None:
+        requested = datetime.fromisoformat(self._spec.requested_at).timestamp()
+        passed_s = max(time.time() - requested, 0.0)
+        await asyncio.sleep(max(self._spec.allocation_s - passed_s, 0.0))
+        self._folder.write_state("running", running_at=timestamp(time.time()))
+        if self._spec.script is not None:
+            after_s = self._spec.script["after_s"] or 0.0
+            asyncio.get_running_loop().call_later(
+                after_s, self._preempt, self._spec.script["notice_s"]
+            )
+        await asyncio.sleep(self._spec.boot_s)
+        self._guest.start_agent()
+
+    def _booted(self, boot: asyncio.Task[None]) -> None:
+        if not boot.cancelled() and (error := boot.exception()) is not None:
+            self._end("failed", f"it could not boot: {error}")
+
+    def _preempt(self, notice_s: float | None) -> None:
+        """Announce the kill for the promised time, and kill after `notice_s`, at most that."""
+        if self._cause.done():
+            return
+        notice_s = self._spec.grace_s if notice_s is None else min(notice_s, self._spec.grace_s)
+        if notice_s <= 0:
+            self._end("preempted", "without notice")
+            return
+        if not self._announced:
+            self._announced = True
+            now = time.time()
+            deadline = now + self._spec.grace_s
+            self._service.announce(metadata.Announcement(f"preempt-{self._spec.id}", deadline))
+            state = read_json(self._folder.state)["state"]
+            self._folder.write_state(
+                state, notice_at=timestamp(now), announced_deadline=timestamp(deadline)
+            )
+        asyncio.get_running_loop().call_later(
+            notice_s, self._end, "preempted", f"{notice_s:g} s after the notice"
+        )
+
+    def _end(self, cause: str, detail: str) -> None:
+        """The first cause counts."""
+        if not self._cause.done():
+            self._cause.set_result((cause, detail))
+
+    async def _finish(self, cause: str, detail: str) -> None:
+        self._folder.write_state("stopping")
+        if cause == "terminated":
+            self._guest.stop_agent()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), GRACEFUL_S)
+        while left := self._guest.kill(within_s=_KILL_S):
+            _log.error("processes that SIGKILL does not end: %s", left)
+            await asyncio.sleep(1.0)
+        detail += await self._wipe()
+        ended_at = timestamp(time.time())
+        self._folder.write_state("terminated", cause=cause, detail=detail, ended_at=ended_at)
+        _log.info("ended: %s, %s", cause, detail)
+
+    async def _wipe(self) -> str:
+        """Empty the disk; what to add to the final state when that failed."""
+        for _ in range(_WIPE_TRIES):
+            try:
+                self._folder.wipe()
+            except OSError as error:
+                trouble = f"; disk not wiped: {error}"
+                await asyncio.sleep(0.1)
+            else:
+                return ""
+        return trouble
+
+
+def _machine(spec: VmSpec) -> metadata.Machine:
+    pool = spec.pool
+    return metadata.Machine(
+        id=spec.id,
+        name=spec.user_data["vm"],
+        region=pool["region"],
+        zone=pool["zone"],
+        vm=pool["vm"],
+        spot=pool["spot"],
+    )
+
+
+def wants_namespaces(spec: VmSpec, master: guests.Address | None) -> bool:
+    """Raises GuestFailed when the configuration insists on what this machine does not give."""
+    if spec.isolation == "processes":
+        return False
+    possible = master is not None and namespaces.available()
+    if spec.isolation == "namespaces" and not possible:
+        raise guests.GuestFailed(
+            "isolation: namespaces needs root with CAP_SYS_ADMIN and a master's URL with an IPv4 "
+            f"address or localhost (it is {spec.user_data['master']}); cure: isolation: auto"
+        )
+    return possible
+
+
+def master_address(url: str) -> guests.Address | None:
+    """Where the master listens; None when the URL does not say it by IPv4 address or localhost."""
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    try:
+        socket.inet_pton(socket.AF_INET, host)
+    except OSError:
+        return None
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _make_guest(folder: VmFolder, spec: VmSpec) -> Supervisor:
+    master = master_address(spec.user_data["master"])
+    namespaced = wants_namespaces(spec, master)
+    reach = "the metadata endpoint, the master and `forward` only" if namespaced else "everything"
+    _log.info("namespaces: %s; the VM's network reaches %s", namespaced, reach)
+    targets: list[guests.Address | None] = [None]
+    listen = [METADATA if namespaced else ("127.0.0.1", 0)]
+    if namespaced and master is not None:
+        carried = {master} | {("127.0.0.1", port) for port in spec.forward}
+        targets += sorted(carried)
+        listen += sorted(carried)
+    config = folder.disk / "agent.json"
+    command = AgentCommand(
+        argv=[*spec.command, "--config", str(config)],
+        environment=dict(os.environ),  # noqa: TID251  passed on to the agent, nothing is read
+        directory=folder.disk,
+        console=folder.console,
+    )
+    folder.disk.mkdir(mode=0o700)
+    guest, listeners = guests.start(command, namespaced=namespaced, listen=listen)
+    host, port = METADATA if namespaced else listeners[0].getsockname()
+    own = {
+        "metadata": f"http://{host}" if port == 80 else f"http://{host}:{port}",
+        "directory": str(folder.disk / "agent"),
+    }
+    write_json(config, spec.user_data | own)
+    return Supervisor(folder, spec, guest, list(zip(listeners, targets, strict=True)))
+
+
+def main(path: str) -> int:
+    """Supervise the VM of this folder to its end; the exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s", force=True
+    )
+    os.set_inheritable(LOCK_FD, False)
+    folder = VmFolder(Path(path))
+    try:
+        namespaces.adopt_orphans()
+        asyncio.run(_make_guest(folder, folder.read_spec()).run())
+    except Exception as error:  # whatever it is, no process and no disk stay behind
+        _log.exception("the supervisor failed")
+        kill_until_gone(partial(descendants, os.getpid()), within_s=_KILL_S)
+        folder.wipe()
+        ended_at = timestamp(time.time())
+        folder.write_state("terminated", cause="failed", detail=str(error), ended_at=ended_at)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""What a decision may ask for; each carries its reason, which goes to the event log. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from spothop.wire import Pool
+from spothop_master.core.states import EndReason, JobState, VmReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchVm:
+    """A VM for attempt `attempt`, which is new unless its last launch was refused."""
+
+    attempt: int
+    pool: Pool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssignSame:
+    """A new attempt on a VM that is up."""
+
+    vm: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """No launch before `until`."""
+
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt:
+    """The cloud has the VM of this row's token: write down its id."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkRunning:
+    """The cloud says it runs: allocation is over, billing begins."""
+
+    vm: str
+    running_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchLost:
+    """No cloud has a VM of this row's token: there never was one."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmOver:
+    """The cloud says it is over, or knows it no more."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkSuspect:
+    vm: str
+    suspect: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseVm:
+    """We want it gone."""
+
+    vm: str
+    why: VmReason
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskTermination:
+    """Tell the cloud, again until its listing agrees."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndAttempt:
+    attempt: int
+    why: EndReason
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowFence:
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAttempt:
+    """Tell the agent to end the process; `why` becomes the attempt's end."""
+
+    attempt: int
+    why: EndReason
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishJob:
+    state: JobState
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeJob:
+    """From a pause."""
+
+    reason: str
+
+
+Action = (
+    LaunchVm
+    | AssignSame
+    | Wait
+    | Adopt
+    | MarkRunning
+    | LaunchLost
+    | VmOver
+    | MarkSuspect
+    | ReleaseVm
+    | AskTermination
+    | EndAttempt
+    | AllowFence
+    | StopAttempt
+    | FinishJob
+    | ResumeJob
+)

@@ -1,0 +1,233 @@
+"""What to do next about one job: `decide(snapshot)` -> actions, each with its reason. Pure.
+
+The rules stand in an order: first what the clouds and the silence say of VMs, then what that means
+for attempts, then what the user wants, then the job's end, then replacements, and the tidying last.
+The first rule with an answer ends the round; the caller applies it, looks again, and so every rule
+sees facts that the rules before it agree with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from spothop_master.core import replace
+from spothop_master.core.actions import (
+    Action,
+    AllowFence,
+    AskTermination,
+    EndAttempt,
+    ReleaseVm,
+    StopAttempt,
+)
+from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
+from spothop_master.core.states import (
+    ACTIVE,
+    USER_KINDS,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+)
+from spothop_master.core.watch import cloud_says, past_deadline, silence
+
+Rule = Callable[[Snapshot], list[Action]]
+
+_END_OF_VM = {
+    VmReason.PREEMPTED: EndReason.PREEMPTED,
+    VmReason.RELEASED: EndReason.INFRASTRUCTURE,
+    VmReason.NEVER_JOINED: EndReason.INFRASTRUCTURE,
+    VmReason.AGENT_LOST: EndReason.INFRASTRUCTURE,
+    VmReason.FAILED: EndReason.INFRASTRUCTURE,
+    VmReason.ORPHAN: EndReason.INFRASTRUCTURE,
+}
+
+
+def decide(snapshot: Snapshot) -> list[Action]:
+    """The first rule's answer; an empty list when there is nothing to do now."""
+    for rule in _RULES if snapshot.job.state in ACTIVE else _RULES_AFTER:
+        if actions := rule(snapshot):
+            return actions
+    return []
+
+
+def ends_of_vms(snapshot: Snapshot) -> list[Action]:
+    """An attempt does not outlive its VM; one whose launch was refused gets another VM instead."""
+    actions: list[Action] = []
+    for attempt in snapshot.living:
+        vm = snapshot.vm(attempt.vm)
+        if not vm.alive and vm.reason is not None and vm.reason is not VmReason.LAUNCH_FAILED:
+            why = EndReason.PREEMPTED if vm.notice_at else _END_OF_VM[vm.reason]
+            actions.append(
+                EndAttempt(
+                    attempt=attempt.number, why=why, reason=f"its VM is over: {vm.reason.value}"
+                )
+            )
+    return actions
+
+
+def success(snapshot: Snapshot) -> list[Action]:
+    """One attempt that succeeded is the job's success, whatever else still runs."""
+    for attempt in snapshot.attempts:
+        if attempt.reason is EndReason.SUCCEEDED:
+            return replace.finish(snapshot, JobState.SUCCEEDED, attempt.detail)
+    return []
+
+
+def wishes(snapshot: Snapshot) -> list[Action]:
+    """Cancel, pause, or out of time: stop what lives, then end the job."""
+    wanted = _end_wanted(snapshot)
+    if wanted is None:
+        return []
+    state, why, text = wanted
+    if not snapshot.living:
+        return replace.finish(snapshot, state, text)
+    actions: list[Action] = []
+    for attempt in snapshot.living:
+        actions += _stop(snapshot, attempt, why, text)
+    return actions
+
+
+def budgets(snapshot: Snapshot) -> list[Action]:
+    """Failures in a row, against what the job allows."""
+    newest, job = snapshot.newest, snapshot.job
+    if newest is None or newest.reason is None:
+        return []
+    if newest.reason in USER_KINDS:
+        count, budget, whose = job.user_failures, job.wishes.user_retries, "user"
+    elif newest.reason is EndReason.INFRASTRUCTURE:
+        count = job.infrastructure_failures
+        budget, whose = job.wishes.infrastructure_retries, "infrastructure"
+    else:
+        return []
+    if count <= budget:
+        return []
+    times = f"{count} {whose} failures in a row, {budget} are retried"
+    return replace.finish(snapshot, JobState.FAILED, f"{newest.detail} ({times})")
+
+
+def superseded(snapshot: Snapshot) -> list[Action]:
+    """Once a newer attempt is fenced in, an older one can save nothing more."""
+    actions: list[Action] = []
+    for attempt in snapshot.living:
+        newer = [a for a in snapshot.attempts if a.number > attempt.number and a.fenced_at]
+        if newer:
+            why = EndReason.PREEMPTED if attempt.notice_at else EndReason.FENCED
+            text = f"attempt {newer[-1].number} is fenced in"
+            actions.append(EndAttempt(attempt=attempt.number, why=why, reason=text))
+    return actions
+
+
+def hopeless(snapshot: Snapshot) -> list[Action]:
+    """A replacement that got a notice before it was fenced in holds nothing worth a grace period.
+
+    Ending it at once makes room for the next one: two VMs of a job at most.
+    """
+    older_alive = len(snapshot.living) > 1
+    newest = snapshot.newest
+    if not older_alive or newest is None or newest.state is not AttemptState.DRAINING:
+        return []
+    text = "a notice came before it had anything to save"
+    return [EndAttempt(attempt=newest.number, why=EndReason.PREEMPTED, reason=text)]
+
+
+def fences(snapshot: Snapshot) -> list[Action]:
+    """May the newest attempt write its fence? Not while an older one may still save."""
+    newest = snapshot.newest
+    if newest is None or not newest.alive or newest.may_fence:
+        return []
+    older = [attempt for attempt in snapshot.living if attempt.number < newest.number]
+    reasons = [_out_of_the_way(snapshot, attempt) for attempt in older]
+    if any(reason is None for reason in reasons):
+        return []
+    if any(not past_deadline(snapshot, a) for a in older) and newest.prepared_at is None:
+        return []  # the old one may go on training until this one is ready
+    text = "; ".join(r for r in reasons if r) or "no older attempt can commit any more"
+    return [AllowFence(attempt=newest.number, reason=text)]
+
+
+def tidy(snapshot: Snapshot) -> list[Action]:
+    """VMs that no attempt needs."""
+    needed = {attempt.vm for attempt in snapshot.living}
+    if replace.waits_for_same_vm(snapshot) and snapshot.newest is not None:
+        needed.add(snapshot.newest.vm)
+    return [
+        ReleaseVm(vm=vm.id, why=VmReason.RELEASED, reason="no attempt needs it")
+        for vm in snapshot.vms
+        if vm.alive and vm.id not in needed
+    ]
+
+
+def ask(snapshot: Snapshot) -> list[Action]:
+    """A VM on its way out: tell the cloud until its listing agrees (I3)."""
+    again = snapshot.limits.ask_again_s
+    return [
+        AskTermination(vm=vm.id, reason="not over yet" if vm.asked_s else _why(vm))
+        for vm in snapshot.vms
+        if vm.state is VmState.TERMINATING and vm.cloud_id is not None
+        if vm.asked_s is None or vm.asked_s >= again
+    ]
+
+
+def _why(vm: VmFacts) -> str:
+    return vm.reason.value if vm.reason else "not needed"
+
+
+def _end_wanted(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
+    job = snapshot.job
+    if job.wanted == "cancelled":
+        return JobState.CANCELLED, EndReason.CANCELLED, "cancelled by the user"
+    limit = job.wishes.max_duration_s
+    if limit is not None and snapshot.now >= job.submitted_at + timedelta(seconds=limit):
+        text = f"max_duration of {limit:.0f} s is over"
+        return JobState.FAILED, EndReason.CANCELLED, text
+    if job.wanted == "paused":
+        return JobState.PAUSED, EndReason.PAUSED, "paused by the user"
+    return None
+
+
+def _stop(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) -> list[Action]:
+    vm = snapshot.vm(attempt.vm)
+    if not vm.alive or vm.joined_at is None:
+        return [EndAttempt(attempt=attempt.number, why=why, reason=text)]
+    if attempt.stop_wanted is None:
+        return [StopAttempt(attempt=attempt.number, why=why, reason=text)]
+    waited = snapshot.now - (attempt.stop_at or snapshot.now)
+    if waited >= timedelta(seconds=snapshot.limits.stop_timeout_s):
+        late = f"{text}; no exit reported within {waited.total_seconds():.0f} s"
+        return [EndAttempt(attempt=attempt.number, why=why, reason=late)]
+    return []
+
+
+def _out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
+    if older.saved_since_notice:
+        return f"attempt {older.number} has committed its last save"
+    if past_deadline(snapshot, older):
+        return f"the deadline of attempt {older.number} is over"
+    return None
+
+
+def stopping(snapshot: Snapshot) -> bool:
+    return _end_wanted(snapshot) is not None
+
+
+def _unless_stopping(rule: Rule) -> Rule:
+    return lambda snapshot: [] if stopping(snapshot) else rule(snapshot)
+
+
+_RULES_AFTER: tuple[Rule, ...] = (cloud_says, ends_of_vms, replace.resume, tidy, ask)
+_RULES: tuple[Rule, ...] = (
+    cloud_says,
+    silence,
+    ends_of_vms,
+    success,
+    wishes,
+    budgets,
+    superseded,
+    hopeless,
+    _unless_stopping(replace.replacement),
+    _unless_stopping(fences),
+    tidy,
+    ask,
+)

@@ -1,0 +1,93 @@
+"""What a VM's end says about preemptions (I7): notice > cloud API > silence. Pure.
+
+A life is censored when we cannot say that the cloud took the VM: we ended it ourselves, it broke,
+or it only fell silent. A censored life still counts as exposure: it lasted at least that long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from spothop_master.core.states import VmReason
+
+
+class Cause(str, Enum):
+    """Why the cloud says a VM ended."""
+
+    PREEMPTED = "preempted"
+    TERMINATED = "terminated"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Evidence(str, Enum):
+    """Behind a life; the first three in the order of their rank."""
+
+    NOTICE = "notice"
+    CLOUD = "cloud"
+    SILENCE = "silence"
+    RELEASED = "released"  # we ended it
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastDays:
+    """All that is known of an ended VM."""
+
+    running_at: datetime | None
+    notice_at: datetime | None
+    deadline_at: datetime | None
+    ours: VmReason | None
+    """Why we asked for its end; None when we did not."""
+    cause: Cause | None
+    """None when the cloud no longer knows it."""
+    cloud_ended_at: datetime | None
+    last_contact_at: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    reason: VmReason
+    evidence: Evidence
+    life_s: float | None
+    """None when it never ran."""
+    censored: bool
+    ended_at: datetime
+    """For the bill: when the cloud says it ended."""
+
+
+def ending(vm: LastDays) -> Ending:
+    ended_at = vm.cloud_ended_at or vm.now
+    if vm.notice_at is not None:
+        # Released before its deadline, it would have lived until then.
+        died = ended_at if vm.ours is None else (vm.deadline_at or ended_at)
+        return _ending(vm, VmReason.PREEMPTED, Evidence.NOTICE, died, ended_at)
+    if vm.cause is Cause.PREEMPTED:
+        return _ending(vm, VmReason.PREEMPTED, Evidence.CLOUD, ended_at, ended_at)
+    contact = vm.last_contact_at or ended_at
+    if vm.ours is VmReason.AGENT_LOST:
+        return _ending(vm, vm.ours, Evidence.SILENCE, contact, ended_at, censored=True)
+    if vm.ours is not None:
+        return _ending(vm, vm.ours, Evidence.RELEASED, ended_at, ended_at, censored=True)
+    if vm.cause in (Cause.FAILED, Cause.TERMINATED):
+        return _ending(vm, VmReason.FAILED, Evidence.CLOUD, ended_at, ended_at, censored=True)
+    return _ending(vm, VmReason.AGENT_LOST, Evidence.SILENCE, contact, ended_at, censored=True)
+
+
+def _ending(
+    vm: LastDays,
+    reason: VmReason,
+    evidence: Evidence,
+    died: datetime,
+    ended_at: datetime,
+    *,
+    censored: bool = False,
+) -> Ending:
+    life_s = None
+    if vm.running_at is not None:
+        life_s = max(0.0, (died - vm.running_at).total_seconds())
+    return Ending(
+        reason=reason, evidence=evidence, life_s=life_s, censored=censored, ended_at=ended_at
+    )

@@ -1,0 +1,158 @@
+"""What a decision about one job is made from: frozen facts, no rows and no clock. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from spothop.wire import Pool
+from spothop_master.core.evidence import Cause
+from spothop_master.core.states import AttemptState, EndReason, JobState, VmReason, VmState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The master's own bounds, in seconds."""
+
+    suspect_after_s: float = 15
+    silent_after_s: float = 60
+    join_timeout_s: float = 300
+    fence_margin_s: float = 2
+    stop_timeout_s: float = 30
+    backoff_base_s: float = 1
+    backoff_max_s: float = 300
+    settle_s: float = 5
+    """After a launch, how long a listing may still not know the VM."""
+    ask_again_s: float = 5
+    """Between two requests to terminate the same VM."""
+    avoid_s: float = 120
+    """A zone that preempted, or a pool that refused, is tried last for this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One entry of `any_of`; None matches all."""
+
+    cloud: str | None = None
+    region: str | None = None
+    zone: str | None = None
+    vm: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the job file asks of the master."""
+
+    any_of: tuple[Match, ...] = ()
+    spot: bool = True
+    max_price: float | None = None
+    user_retries: int = 3
+    infrastructure_retries: int = 10
+    max_duration_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    id: str
+    state: JobState
+    wanted: str
+    submitted_at: datetime
+    user_failures: int = 0
+    infrastructure_failures: int = 0
+    refusals: int = 0
+    not_before: datetime | None = None
+    wishes: Wishes = Wishes()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFacts:
+    number: int
+    vm: str
+    state: AttemptState
+    reason: EndReason | None = None
+    detail: str = ""
+    fenced_at: datetime | None = None
+    may_fence: bool = False
+    prepared_at: datetime | None = None
+    notice_at: datetime | None = None
+    deadline_at: datetime | None = None
+    saved_since_notice: bool = False
+    """Its last save after the notice is committed."""
+    stop_wanted: str | None = None
+    stop_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.state is not AttemptState.ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """One VM in the cloud's newest listing."""
+
+    cloud_id: str
+    over: bool
+    cause: Cause | None = None
+    running_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VmFacts:
+    id: str
+    pool: Pool
+    state: VmState
+    reason: VmReason | None = None
+    refusal: str | None = None
+    """Name of the cloud's error that refused its launch."""
+    cloud_id: str | None = None
+    requested_at: datetime
+    launched_at: datetime | None = None
+    running_at: datetime | None = None
+    joined_at: datetime | None = None
+    suspect_at: datetime | None = None
+    notice_at: datetime | None = None
+    deadline_at: datetime | None = None
+    ended_at: datetime | None = None
+    listed_at: datetime | None = None
+    """When the newest listing of its cloud began; None: there is none yet."""
+    sighting: Sighting | None = None
+    """None: that listing does not have it."""
+    silent_s: float = 0
+    asked_s: float | None = None
+    """Since we last asked the cloud to terminate it; None: never."""
+
+    @property
+    def alive(self) -> bool:
+        """Neither over nor on its way out."""
+        return self.state not in (VmState.TERMINATING, VmState.TERMINATED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """One job at one moment."""
+
+    job: JobFacts
+    attempts: tuple[AttemptFacts, ...] = ()
+    """By number: those alive, the newest, and one that succeeded."""
+    vms: tuple[VmFacts, ...] = ()
+    """Those not terminated, those of the attempts, and lately or finally refused ones."""
+    offers: Mapping[Pool, float] | None = field(default=None)
+    """USD an hour; None while no cloud has answered."""
+    limits: Limits = Limits()
+    jitter: float = 0.5
+    """Uniform in [0, 1)."""
+    now: datetime
+
+    def vm(self, vm_id: str) -> VmFacts:
+        return next(vm for vm in self.vms if vm.id == vm_id)
+
+    @property
+    def living(self) -> list[AttemptFacts]:
+        return [attempt for attempt in self.attempts if attempt.alive]
+
+    @property
+    def newest(self) -> AttemptFacts | None:
+        return self.attempts[-1] if self.attempts else None

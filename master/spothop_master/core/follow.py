@@ -1,0 +1,41 @@
+"""The state of an active job, from its attempts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spothop_master.core.states import AttemptState, JobEvent, JobState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Living:
+    """One attempt that has not ended."""
+
+    number: int
+    state: AttemptState
+    joined: bool
+    """The agent of its VM has joined."""
+
+
+EVENT_OF = {
+    JobState.QUEUED: JobEvent.WAIT,
+    JobState.ALLOCATING: JobEvent.ALLOCATE,
+    JobState.PREPARING: JobEvent.PREPARE,
+    JobState.RUNNING: JobEvent.RUN,
+    JobState.DRAINING: JobEvent.DRAIN,
+}
+
+
+def job_state(living: Sequence[Living]) -> JobState:
+    """What the newest attempt does; `draining` until its VM joins while an older one drains."""
+    if not living:
+        return JobState.QUEUED
+    newest = max(living, key=lambda attempt: attempt.number)
+    if newest.state is AttemptState.DRAINING:
+        return JobState.DRAINING
+    if newest.state is AttemptState.RUNNING:
+        return JobState.RUNNING
+    if newest.joined:
+        return JobState.PREPARING
+    return JobState.ALLOCATING if len(living) == 1 else JobState.DRAINING

@@ -1,0 +1,97 @@
+"""In which order to try the pools. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from spothop.wire import Pool
+from spothop_master.core.facts import Match, VmFacts, Wishes
+from spothop_master.core.states import VmReason
+
+FINAL = frozenset({"BadRequest", "AuthFailed"})
+"""Refusals that no repetition changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A pool with the reason for its place."""
+
+    pool: Pool
+    price: float
+    reason: str
+
+
+def order(
+    offers: Mapping[Pool, float],
+    wishes: Wishes,
+    history: Sequence[VmFacts] = (),
+    *,
+    avoid_s: float,
+    now: datetime,
+) -> list[Choice]:
+    """`any_of` in its order, then by price; lately bad ones last, the longest unharmed first.
+
+    `history` is this job's VMs. A preemption counts against the whole zone (most removals are
+    followed by another one there within minutes: aws-p3-spot-events.csv, science.md section 2), a
+    refusal against the pool alone.
+    """
+    ranked = []
+    for pool, price in offers.items():
+        rank = _preference(pool, wishes)
+        if rank is None or (wishes.max_price is not None and price > wishes.max_price):
+            continue
+        if any(vm.pool == pool and vm.refusal in FINAL for vm in history):
+            continue
+        bad = _last_harm(pool, history, since=now - timedelta(seconds=avoid_s))
+        when = bad[0].timestamp() if bad else 0.0
+        # ties by name: the same facts always give the same order
+        ranked.append(((when, rank, price, str(pool)), pool, price, bad))
+    ranked.sort(key=lambda entry: entry[0])
+    return [
+        Choice(pool=pool, price=price, reason=_reason(pool, price, bad, now))
+        for _, pool, price, bad in ranked
+    ]
+
+
+def _preference(pool: Pool, wishes: Wishes) -> int | None:
+    """Index of the first entry of `any_of` that it matches; None when there is none."""
+    if pool.spot != wishes.spot:
+        return None
+    if not wishes.any_of:
+        return 0
+    return next((i for i, match in enumerate(wishes.any_of) if _matches(pool, match)), None)
+
+
+def _matches(pool: Pool, match: Match) -> bool:
+    pairs = (
+        (match.cloud, pool.cloud),
+        (match.region, pool.region),
+        (match.zone, pool.zone),
+        (match.vm, pool.vm),
+    )
+    return all(want is None or want == have for want, have in pairs)
+
+
+def _last_harm(
+    pool: Pool, history: Sequence[VmFacts], *, since: datetime
+) -> tuple[datetime, str] | None:
+    harms = []
+    for vm in history:
+        if vm.pool == pool and vm.refusal is not None:
+            harms.append((vm.ended_at or vm.requested_at, vm.refusal))
+        elif (vm.pool.cloud, vm.pool.zone) == (pool.cloud, pool.zone) and vm.pool.spot:
+            if vm.notice_at is not None:
+                harms.append((vm.notice_at, "preempted"))
+            elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:
+                harms.append((vm.ended_at, "preempted"))
+    return max((harm for harm in harms if harm[0] > since), default=None)
+
+
+def _reason(pool: Pool, price: float, bad: tuple[datetime, str] | None, now: datetime) -> str:
+    text = f"{pool} at {price:g} USD/h"
+    if bad is None:
+        return text
+    ago = (now - bad[0]).total_seconds()
+    return f"{text}, tried last ({bad[1]} {ago:.0f} s ago)"

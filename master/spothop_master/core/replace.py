@@ -1,0 +1,155 @@
+"""When a job needs another attempt, and on which VM. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from spothop_master.core import placement
+from spothop_master.core.actions import (
+    Action,
+    AssignSame,
+    EndAttempt,
+    FinishJob,
+    LaunchVm,
+    ResumeJob,
+    Wait,
+)
+from spothop_master.core.backoff import delay_s
+from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
+from spothop_master.core.states import (
+    USER_KINDS,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+)
+
+_COUNTED = USER_KINDS | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
+"""Ends after which the next attempt waits."""
+
+
+def replacement(snapshot: Snapshot) -> list[Action]:
+    """A new attempt as soon as every living one has a notice; a new VM for a refused launch."""
+    newest, job = snapshot.newest, snapshot.job
+    if newest is not None and newest.alive:
+        vm = snapshot.vm(newest.vm)
+        if vm.reason is VmReason.LAUNCH_FAILED:
+            return _launch(snapshot, newest.number, "the launch before it was refused")
+        if newest.state is not AttemptState.DRAINING:
+            return []
+    if newest is None:
+        return _launch(snapshot, 1, "first attempt")
+    number = newest.number + 1
+    if newest.alive:
+        return _launch(snapshot, number, f"attempt {newest.number} has a notice")
+    if newest.reason in _COUNTED:
+        failures = max(1, job.user_failures, job.infrastructure_failures)
+        if wait := _wait(snapshot, newest, failures):
+            return wait
+        if _waiting(snapshot):
+            return []
+        if waits_for_same_vm(snapshot):
+            text = f"again after: {newest.detail}"
+            return [AssignSame(vm=newest.vm, attempt=number, reason=text)]
+    ended = newest.reason.value if newest.reason else "ended"
+    return _launch(snapshot, number, f"attempt {newest.number} ended: {ended}")
+
+
+def waits_for_same_vm(snapshot: Snapshot) -> bool:
+    """The newest attempt failed by itself on a VM that is fit for another one."""
+    newest = snapshot.newest
+    if newest is None or newest.alive or snapshot.job.wanted != "running":
+        return False
+    if snapshot.job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+        return False
+    vm = snapshot.vm(newest.vm)
+    return newest.reason in USER_KINDS and _fit(snapshot, vm)
+
+
+def resume(snapshot: Snapshot) -> list[Action]:
+    """A paused job that is wanted again, or one that was cancelled while paused."""
+    job = snapshot.job
+    if job.state is not JobState.PAUSED:
+        return []
+    if job.wanted == "cancelled":
+        return [FinishJob(state=JobState.CANCELLED, reason="cancelled by the user")]
+    return [ResumeJob(reason="resumed by the user")] if job.wanted == "running" else []
+
+
+def finish(snapshot: Snapshot, state: JobState, reason: str) -> list[Action]:
+    """The job's end, and that of whatever attempt still lives."""
+    text = f"the job is over: {state.value}"
+    ends: list[Action] = [
+        EndAttempt(attempt=attempt.number, why=_overtaken(attempt, state), reason=text)
+        for attempt in snapshot.living
+    ]
+    return [*ends, FinishJob(state=state, reason=reason)]
+
+
+def _overtaken(attempt: AttemptFacts, state: JobState) -> EndReason:
+    """A replacement may succeed before the attempt with the notice was seen to end."""
+    noticed = attempt.notice_at is not None
+    return EndReason.PREEMPTED if noticed and state is JobState.SUCCEEDED else EndReason.CANCELLED
+
+
+def _fit(snapshot: Snapshot, vm: VmFacts) -> bool:
+    up = vm.state in (VmState.READY, VmState.RUNNING) and vm.notice_at is None
+    return up and vm.silent_s < snapshot.limits.suspect_after_s
+
+
+def _waiting(snapshot: Snapshot) -> bool:
+    return snapshot.job.not_before is not None and snapshot.now < snapshot.job.not_before
+
+
+def _wait(snapshot: Snapshot, newest: AttemptFacts, failures: int) -> list[Action]:
+    """A back-off that has not been set yet for this failure."""
+    not_before = snapshot.job.not_before
+    if newest.ended_at is None or (not_before is not None and not_before > newest.ended_at):
+        return []
+    return [_back_off(snapshot, failures, newest.detail)]
+
+
+def _launch(snapshot: Snapshot, attempt: int, why: str) -> list[Action]:
+    if _waiting(snapshot) or snapshot.offers is None:
+        return []
+    job, limits = snapshot.job, snapshot.limits
+    choices = placement.order(
+        snapshot.offers, job.wishes, snapshot.vms, avoid_s=limits.avoid_s, now=snapshot.now
+    )
+    if not choices:
+        return _no_pool(snapshot)
+    if job.refusals and job.refusals % len(choices) == 0 and _refused_since_wait(snapshot):
+        text = f"{len(choices)} pools refused"
+        return [_back_off(snapshot, job.refusals // len(choices), text)]
+    first = choices[0]
+    return [LaunchVm(attempt=attempt, pool=first.pool, reason=f"{why}; {first.reason}")]
+
+
+def _refused_since_wait(snapshot: Snapshot) -> bool:
+    """The last refusal came after the last wait was set."""
+    refused = [vm.ended_at for vm in snapshot.vms if vm.refusal is not None and vm.ended_at]
+    not_before = snapshot.job.not_before
+    return bool(refused) and (not_before is None or max(refused) >= not_before)
+
+
+def _no_pool(snapshot: Snapshot) -> list[Action]:
+    final = [vm for vm in snapshot.vms if vm.refusal in placement.FINAL]
+    if final:
+        text = f"no pool is left: {final[-1].pool} answered {final[-1].refusal}"
+        return [FinishJob(state=JobState.FAILED, reason=text)]
+    return [
+        _back_off(snapshot, 99, "no cloud offers a pool that resources.any_of and max_price allow")
+    ]
+
+
+def _back_off(snapshot: Snapshot, failures: int, why: str) -> Wait:
+    limits = snapshot.limits
+    seconds = delay_s(
+        failures,
+        base_s=limits.backoff_base_s,
+        max_s=limits.backoff_max_s,
+        jitter=snapshot.jitter,
+    )
+    text = f"{why}; next try in {seconds:.1f} s"
+    return Wait(until=snapshot.now + timedelta(seconds=seconds), reason=text)

@@ -1,0 +1,211 @@
+"""The life cycles of job, attempt and VM as tables: the only place that knows what may follow what.
+
+A job's active states (`ACTIVE`) mirror its newest attempt (`core/follow.py`), and attempts of one
+job overlap while a replacement prepares; so every active state may follow every other one. What the
+table guards is the rest: nothing leaves a terminal state, and only `RESUME` leaves a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Generic, TypeVar
+
+
+class JobState(str, Enum):
+    QUEUED = "queued"
+    ALLOCATING = "allocating"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    DRAINING = "draining"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobEvent(str, Enum):
+    WAIT = "wait"  # no attempt lives
+    ALLOCATE = "allocate"
+    PREPARE = "prepare"
+    RUN = "run"
+    DRAIN = "drain"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+class AttemptState(str, Enum):
+    PREPARING = "preparing"
+    RUNNING = "running"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class AttemptEvent(str, Enum):
+    RUN = "run"  # first steps
+    NOTICE = "notice"
+    END = "end"
+
+
+class VmState(str, Enum):
+    REQUESTED = "requested"
+    BOOTING = "booting"
+    READY = "ready"
+    RUNNING = "running"
+    DRAINING = "draining"
+    TERMINATING = "terminating"
+    TERMINATED = "terminated"
+
+
+class VmEvent(str, Enum):
+    LAUNCH = "launch"  # the cloud took the request
+    REFUSE = "refuse"  # the cloud refused it, or does not know its token
+    JOIN = "join"
+    RUN = "run"
+    NOTICE = "notice"
+    TERMINATE = "terminate"  # we want it gone
+    GONE = "gone"  # the cloud says it is
+
+
+class EndReason(str, Enum):
+    """Why an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    PREEMPTED = "preempted"
+    USER_FAILURE = "user_failure"
+    OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"
+    INFRASTRUCTURE = "infrastructure"
+    FENCED = "fenced"
+    CANCELLED = "cancelled"
+    PAUSED = "paused"
+
+
+class VmReason(str, Enum):
+    """Why a VM ended."""
+
+    PREEMPTED = "preempted"
+    RELEASED = "released"
+    LAUNCH_FAILED = "launch_failed"
+    NEVER_JOINED = "never_joined"
+    AGENT_LOST = "agent_lost"
+    FAILED = "failed"  # the cloud ended it, and says it was no preemption
+    ORPHAN = "orphan"
+
+
+USER_KINDS = frozenset({EndReason.USER_FAILURE, EndReason.OUT_OF_MEMORY, EndReason.HANG})
+"""Ends that count against `retries.user`."""
+
+ACTIVE = frozenset(
+    {
+        JobState.QUEUED,
+        JobState.ALLOCATING,
+        JobState.PREPARING,
+        JobState.RUNNING,
+        JobState.DRAINING,
+    }
+)
+
+_ENDS = {
+    JobEvent.SUCCEED: JobState.SUCCEEDED,
+    JobEvent.FAIL: JobState.FAILED,
+    JobEvent.CANCEL: JobState.CANCELLED,
+}
+_FOLLOWS = {
+    JobEvent.WAIT: JobState.QUEUED,
+    JobEvent.ALLOCATE: JobState.ALLOCATING,
+    JobEvent.PREPARE: JobState.PREPARING,
+    JobEvent.RUN: JobState.RUNNING,
+    JobEvent.DRAIN: JobState.DRAINING,
+}
+
+JOB: Mapping[JobState, Mapping[JobEvent, JobState]] = {
+    **{state: {**_FOLLOWS, **_ENDS, JobEvent.PAUSE: JobState.PAUSED} for state in ACTIVE},
+    JobState.PAUSED: {
+        JobEvent.RESUME: JobState.QUEUED,
+        JobEvent.FAIL: JobState.FAILED,
+        JobEvent.CANCEL: JobState.CANCELLED,
+    },
+    JobState.SUCCEEDED: {},
+    JobState.FAILED: {},
+    JobState.CANCELLED: {},
+}
+
+ATTEMPT: Mapping[AttemptState, Mapping[AttemptEvent, AttemptState]] = {
+    AttemptState.PREPARING: {
+        AttemptEvent.RUN: AttemptState.RUNNING,
+        AttemptEvent.NOTICE: AttemptState.DRAINING,
+        AttemptEvent.END: AttemptState.ENDED,
+    },
+    AttemptState.RUNNING: {
+        AttemptEvent.NOTICE: AttemptState.DRAINING,
+        AttemptEvent.END: AttemptState.ENDED,
+    },
+    AttemptState.DRAINING: {AttemptEvent.END: AttemptState.ENDED},
+    AttemptState.ENDED: {},
+}
+
+_VM_ENDS = {VmEvent.TERMINATE: VmState.TERMINATING, VmEvent.GONE: VmState.TERMINATED}
+
+VM: Mapping[VmState, Mapping[VmEvent, VmState]] = {
+    VmState.REQUESTED: {
+        VmEvent.LAUNCH: VmState.BOOTING,
+        VmEvent.REFUSE: VmState.TERMINATED,
+        # A fast VM's agent joins before the answer to its launch is written down.
+        VmEvent.JOIN: VmState.READY,
+        **_VM_ENDS,
+    },
+    VmState.BOOTING: {VmEvent.JOIN: VmState.READY, **_VM_ENDS},
+    VmState.READY: {
+        VmEvent.RUN: VmState.RUNNING,
+        VmEvent.NOTICE: VmState.DRAINING,
+        **_VM_ENDS,
+    },
+    VmState.RUNNING: {VmEvent.NOTICE: VmState.DRAINING, **_VM_ENDS},
+    VmState.DRAINING: _VM_ENDS,
+    VmState.TERMINATING: {
+        VmEvent.REFUSE: VmState.TERMINATED,
+        VmEvent.GONE: VmState.TERMINATED,
+    },
+    VmState.TERMINATED: {},
+}
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class IllegalTransition(Exception):
+    """`event` cannot happen in `state`; nothing was changed."""
+
+    def __init__(self, state: Enum, event: Enum) -> None:
+        super().__init__(f"{type(state).__name__} {state.value!r} does not take {event.value!r}")
+        self.state = state
+        self.event = event
+
+
+class Machine(Generic[S, E]):
+    """One table with what follows from it."""
+
+    def __init__(self, table: Mapping[S, Mapping[E, S]]) -> None:
+        self.table = table
+        self.states: type[S] = type(next(iter(table)))
+        self.terminal = frozenset(state for state, follows in table.items() if not follows)
+
+    def after(self, state: S, event: E) -> S:
+        """Raises IllegalTransition."""
+        try:
+            return self.table[state][event]
+        except KeyError:
+            raise IllegalTransition(state, event) from None
+
+    def sources(self, event: E) -> frozenset[S]:
+        """The states in which `event` may happen."""
+        return frozenset(state for state, follows in self.table.items() if event in follows)
+
+
+JOBS = Machine(JOB)
+ATTEMPTS = Machine(ATTEMPT)
+VMS = Machine(VM)

@@ -1,0 +1,73 @@
+"""Why an attempt ended, from how its process did. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spothop.wire import ExitedReport, PreparationFailedReport
+from spothop_master.core.states import EndReason
+
+SIGKILL, SIGTERM = 9, 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    reason: EndReason
+    text: str
+
+
+def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: str | None) -> Verdict:
+    """I8: exit code 0 after a notice is success only after `done()`, and nothing may be pending."""
+    how = _how(report)
+    if report.code == 0 and report.uncommitted:
+        return Verdict(
+            reason=EndReason.INFRASTRUCTURE,
+            text=f"{how}, but {report.uncommitted} accepted backups could not be committed",
+        )
+    if report.code == 0 and report.done:
+        return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
+    if stop_wanted is not None and (report.stopped or report.code == 0):
+        return Verdict(reason=_of_stop(stop_wanted), text=f"{how}, as it was told: {stop_wanted}")
+    if report.out_of_memory:
+        return Verdict(
+            reason=EndReason.OUT_OF_MEMORY,
+            text=f"{how}: out of memory; use a smaller batch or a VM with more memory",
+        )
+    if noticed and (report.stopped or report.code == 0 or _signalled(report)):
+        return Verdict(reason=EndReason.PREEMPTED, text=f"{how} after a preemption notice")
+    if report.code == 0 and not report.stopped:
+        return Verdict(reason=EndReason.SUCCEEDED, text=how)
+    if report.stopped:
+        return Verdict(reason=EndReason.INFRASTRUCTURE, text=f"{how}, stopped by the agent")
+    return Verdict(reason=EndReason.USER_FAILURE, text=how)
+
+
+def of_preparation(report: PreparationFailedReport, *, noticed: bool) -> Verdict:
+    """Preparation broken off by a preemption is nobody's failure."""
+    text = f"{report.phase} failed: {report.message}"
+    if noticed:
+        return Verdict(reason=EndReason.PREEMPTED, text=text)
+    reason = EndReason.USER_FAILURE if report.user else EndReason.INFRASTRUCTURE
+    return Verdict(reason=reason, text=text)
+
+
+def _of_stop(wanted: str) -> EndReason:
+    known = {reason.value: reason for reason in EndReason}
+    return known.get(wanted, EndReason.CANCELLED)
+
+
+def _signalled(report: ExitedReport) -> bool:
+    """By a signal, or with the shell's 128 + n for the two that a shutdown sends."""
+    return report.signal is not None or report.code in (128 + SIGKILL, 128 + SIGTERM)
+
+
+def _how(report: ExitedReport) -> str:
+    if report.signal is None and report.code is None and report.message:
+        return report.message
+    if report.signal is not None:
+        text = f"the process was ended by signal {report.signal}"
+    elif report.code is not None:
+        text = f"the process exited with code {report.code}"
+    else:
+        text = "the process ended, nobody saw how"
+    return f"{text}: {report.message}" if report.message else text

@@ -1,0 +1,98 @@
+"""What the clouds' listings and the silence of agents say about VMs. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from spothop_master.core.actions import (
+    Action,
+    Adopt,
+    LaunchLost,
+    MarkRunning,
+    MarkSuspect,
+    ReleaseVm,
+    VmOver,
+)
+from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
+from spothop_master.core.states import VmReason, VmState
+
+_TALKING = (VmState.READY, VmState.RUNNING, VmState.DRAINING)
+
+
+def cloud_says(snapshot: Snapshot) -> list[Action]:
+    """The listing against our rows, VM by VM."""
+    actions: list[Action] = []
+    for vm in snapshot.vms:
+        if vm.state is not VmState.TERMINATED:
+            action = _seen(vm) if vm.sighting else _unseen(snapshot, vm)
+            actions += [action] if action else []
+    return actions
+
+
+def silence(snapshot: Snapshot) -> list[Action]:
+    """Missed syncs, agents that never joined, and notices whose deadline passed in silence."""
+    actions: list[Action] = []
+    for vm in snapshot.vms:
+        if vm.state in _TALKING:
+            actions += _quiet(snapshot, vm)
+        elif vm.state is VmState.BOOTING:
+            actions += _unjoined(snapshot, vm)
+    return actions
+
+
+def past_deadline(snapshot: Snapshot, attempt: AttemptFacts) -> bool:
+    return attempt.deadline_at is not None and _over(snapshot, attempt.deadline_at)
+
+
+def _over(snapshot: Snapshot, deadline: datetime) -> bool:
+    return snapshot.now >= deadline + timedelta(seconds=snapshot.limits.fence_margin_s)
+
+
+def _seen(vm: VmFacts) -> Action | None:
+    seen = vm.sighting
+    assert seen is not None
+    if vm.cloud_id is None:
+        return Adopt(vm=vm.id, reason=f"the cloud has its token as {seen.cloud_id}")
+    if seen.over:
+        cause = seen.cause.value if seen.cause else "unknown"
+        return VmOver(vm=vm.id, reason=f"the cloud says it is over: {cause}")
+    if seen.running_at is not None and vm.running_at is None:
+        return MarkRunning(vm=vm.id, running_at=seen.running_at, reason="the cloud says it runs")
+    return None
+
+
+def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
+    since = vm.launched_at or vm.requested_at
+    settled = since + timedelta(seconds=snapshot.limits.settle_s)
+    if vm.listed_at is None or vm.listed_at < settled:
+        return None
+    if vm.cloud_id is None and vm.joined_at is None:
+        return LaunchLost(vm=vm.id, reason="the cloud has no VM with its token")
+    # One listing without it is not enough against an agent that still talks.
+    if vm.state is VmState.TERMINATING or vm.silent_s >= snapshot.limits.suspect_after_s:
+        return VmOver(vm=vm.id, reason="the cloud does not know it any more")
+    return None
+
+
+def _quiet(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
+    limits, silent = snapshot.limits, f"silent for {vm.silent_s:.0f} s"
+    suspect = vm.silent_s >= limits.suspect_after_s
+    if vm.deadline_at is not None:
+        if suspect and _over(snapshot, vm.deadline_at):
+            text = f"{silent} past the deadline of its notice"
+            return [ReleaseVm(vm=vm.id, why=VmReason.PREEMPTED, reason=text)]
+    elif vm.silent_s >= limits.silent_after_s:
+        return [ReleaseVm(vm=vm.id, why=VmReason.AGENT_LOST, reason=silent)]
+    if suspect != (vm.suspect_at is not None):
+        text = f"{silent}; asking the cloud" if suspect else "it reports again"
+        return [MarkSuspect(vm=vm.id, suspect=suspect, reason=text)]
+    return []
+
+
+def _unjoined(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
+    since = vm.running_at or vm.launched_at or vm.requested_at
+    waited_s = (snapshot.now - since).total_seconds()
+    if waited_s < snapshot.limits.join_timeout_s:
+        return []
+    text = f"its agent did not join within {waited_s:.0f} s"
+    return [ReleaseVm(vm=vm.id, why=VmReason.NEVER_JOINED, reason=text)]

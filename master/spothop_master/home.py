@@ -1,0 +1,73 @@
+"""The master's home folder: one master per home, its name, and the first admin token.
+
+`<home>/master.lock` is held with flock(2) for the life of the process, so that a killed master
+leaves nothing behind that had to be cleaned up. `<home>/owner` names the installation in the tags
+of its VMs. `<home>/admin.token` is readable by its user alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import IO
+
+ADMIN_TOKEN = "admin.token"
+_OWNER = re.compile(r"[a-z0-9-]{1,40}")
+
+
+class HomeError(Exception):
+    """The home folder cannot be used; the message says why and the way out."""
+
+
+def prepare(home: Path) -> IO[str]:
+    """Make the folder and lock it; the lock lasts as long as the file is open.
+
+    Raises `HomeError` when it is not writable or another master runs on it.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (home / "master.lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise HomeError(
+            f"home = {home}: not writable ({error.strerror}); "
+            "choose another folder with --home or SPOTHOP_MASTER_HOME"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        process = lock.read().strip() or "unknown"
+        lock.close()
+        raise HomeError(
+            f"home = {home}: another master (process {process}) runs on it; "
+            "stop that one, or give this one its own --home"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def owner(home: Path) -> str:
+    """The name of this installation, made at the first start. Raises `HomeError`."""
+    path = home / "owner"
+    if not path.exists():
+        publish(path, f"spothop-{secrets.token_hex(4)}\n", mode=0o644)
+    name = path.read_text(encoding="utf-8").strip()
+    if not _OWNER.fullmatch(name):
+        raise HomeError(f"{path} holds {name!r}, no name of ours; restore it or remove the file")
+    return name
+
+
+def publish(path: Path, text: str, *, mode: int) -> None:
+    """Write a whole file or none, with these permissions from its first byte on."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

@@ -1,0 +1,190 @@
+"""Writes decisions down, inside the transaction in which they were made (I3: intent first).
+
+What needs a cloud comes back as an effect, to be carried out when the transaction is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+from typing_extensions import assert_never
+
+from spothop.wire import AgentConfig, Pool
+from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
+from spothop_master.core.actions import (
+    Action,
+    Adopt,
+    AllowFence,
+    AskTermination,
+    AssignSame,
+    EndAttempt,
+    FinishJob,
+    LaunchLost,
+    LaunchVm,
+    MarkRunning,
+    MarkSuspect,
+    ReleaseVm,
+    ResumeJob,
+    StopAttempt,
+    VmOver,
+    Wait,
+)
+from spothop_master.core.facts import Snapshot
+from spothop_master.loops.presence import Presence
+from spothop_master.security import token_hash
+from spothop_master.store import attempts, jobs, vms
+from spothop_master.store.schema import Attempt, Job, VmRow
+
+AGENT_DIRECTORY = "/var/lib/spothop"
+"""On the VM's own disk. The local cloud puts its own in place of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The row is committed; now ask the cloud."""
+
+    vm: str
+    cloud: str
+    token: str
+    spec: LaunchSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminate:
+    vm: str
+    cloud: str
+    cloud_id: str
+
+
+Effect = Launch | Terminate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What launching needs besides the decision."""
+
+    owner: str
+    master_url: str
+    new_token: Callable[[], str]
+    """Unguessable; for joins, and for the names of VMs."""
+    offers: Mapping[Pool, PoolInfo]
+    presence: Presence
+
+
+def carry_out(
+    session: Session, snapshot: Snapshot, action: Action, means: Means, *, now: datetime
+) -> list[Effect]:
+    """One action; the effects it needs."""
+    job = session.get_one(Job, snapshot.job.id)
+    match action:
+        case LaunchVm():
+            return _launch(session, job, action, means, now)
+        case AskTermination():
+            row = session.get_one(VmRow, action.vm)
+            return [Terminate(vm=row.id, cloud=row.cloud, cloud_id=row.cloud_id or "")]
+        case Adopt() | MarkRunning() | LaunchLost() | VmOver() | MarkSuspect() | ReleaseVm():
+            _of_vm(session, snapshot, action, means.presence, now)
+        case AssignSame():
+            row = session.get_one(VmRow, action.vm)
+            attempts.place(session, job, row, action.attempt, reason=action.reason, now=now)
+        case EndAttempt() | AllowFence() | StopAttempt():
+            _of_attempt(session, job, action, now)
+        case Wait():
+            jobs.wait(session, job, until=action.until, reason=action.reason, now=now)
+        case FinishJob():
+            jobs.finish(session, job, action.state, reason=action.reason, now=now)
+        case ResumeJob():
+            jobs.resume(session, job, reason=action.reason, now=now)
+        case _:
+            assert_never(action)
+    return []
+
+
+def _launch(
+    session: Session, job: Job, action: LaunchVm, means: Means, now: datetime
+) -> list[Effect]:
+    info = means.offers[action.pool]
+    name = f"vm-{means.new_token()[:10]}"
+    join_token, client_token = means.new_token(), f"spothop-{means.new_token()}"
+    order = vms.Order(
+        id=name,
+        token=client_token,
+        join_hash=token_hash(join_token),
+        pool=info.pool,
+        price=info.price,
+        on_demand_price=info.on_demand_price,
+        grace_s=info.grace_s,
+        dialect=info.dialect,
+    )
+    row = vms.request(session, job, order, reason=action.reason, now=now)
+    attempts.place(session, job, row, action.attempt, reason=action.reason, now=now)
+    user_data = AgentConfig(
+        master=means.master_url,
+        token=join_token,
+        vm=name,
+        dialect=info.dialect,
+        directory=AGENT_DIRECTORY,
+    )
+    spec = LaunchSpec(
+        pool=info.pool,
+        user_data=user_data,
+        tags={OWNER_TAG: means.owner, "spothop-job": job.id, "spothop-vm": name},
+        max_price=jobs.spec_of(job).resources.max_price,
+    )
+    return [Launch(vm=name, cloud=info.pool.cloud, token=client_token, spec=spec)]
+
+
+def _of_vm(
+    session: Session,
+    snapshot: Snapshot,
+    action: Adopt | MarkRunning | LaunchLost | VmOver | MarkSuspect | ReleaseVm,
+    presence: Presence,
+    now: datetime,
+) -> None:
+    row = session.get_one(VmRow, action.vm)
+    seen = snapshot.vm(action.vm).sighting
+    match action:
+        case Adopt():
+            assert seen is not None, "only a VM that the cloud lists is adopted"
+            vms.launched(session, row, cloud_id=seen.cloud_id, reason=action.reason, now=now)
+        case MarkRunning():
+            vms.running(session, row, running_at=action.running_at, now=now)
+        case LaunchLost():
+            vms.launch_lost(session, row, detail=action.reason, now=now)
+        case MarkSuspect():
+            vms.suspect(session, row, suspect=action.suspect, reason=action.reason, now=now)
+        case ReleaseVm():
+            row.last_contact_at = presence.last_contact(row.id) or row.last_contact_at
+            vms.release(session, row, action.why, reason=action.reason, now=now)
+        case VmOver():
+            vms.over(
+                session,
+                row,
+                cause=seen.cause if seen else None,
+                running_at=seen.running_at if seen else None,
+                ended_at=seen.ended_at if seen else None,
+                last_contact_at=presence.last_contact(row.id),
+                reason=action.reason,
+                now=now,
+            )
+        case _:
+            assert_never(action)
+
+
+def _of_attempt(
+    session: Session, job: Job, action: EndAttempt | AllowFence | StopAttempt, now: datetime
+) -> None:
+    row: Attempt | None = attempts.get(session, job.id, action.attempt)
+    assert row is not None, "decisions name attempts of their snapshot"
+    match action:
+        case EndAttempt():
+            attempts.end(session, job, row, action.why, detail=action.reason, now=now)
+        case AllowFence():
+            attempts.allow_fence(session, row, reason=action.reason, now=now)
+        case StopAttempt():
+            attempts.stop(session, row, action.why, reason=action.reason, now=now)
+        case _:
+            assert_never(action)

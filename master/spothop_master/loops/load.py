@@ -1,0 +1,206 @@
+"""One job's facts, from its rows, the newest listings and the silence of its agents. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from spothop.jobspec import JobSpec
+from spothop.wire import Pool
+from spothop_master.clouds import base
+from spothop_master.core.evidence import Cause
+from spothop_master.core.facts import (
+    AttemptFacts,
+    JobFacts,
+    Limits,
+    Match,
+    Sighting,
+    Snapshot,
+    VmFacts,
+    Wishes,
+)
+from spothop_master.core.placement import FINAL
+from spothop_master.core.states import (
+    ACTIVE,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+)
+from spothop_master.loops.market import Market
+from spothop_master.loops.presence import Presence
+from spothop_master.store.jobs import spec_of
+from spothop_master.store.observations import saved_since_notice
+from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.vms import pool_of
+
+ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Senses:
+    """Where facts come from that are in no row."""
+
+    market: Market
+    presence: Presence
+    asked: dict[str, datetime]
+    """When we last asked the cloud to terminate a VM."""
+    limits: Limits
+
+
+def jobs_to_watch(session: Session) -> list[str]:
+    """Those that are not over, and those that have VMs."""
+    states = [state.value for state in ACTIVE | {JobState.PAUSED}]
+    with_vms = select(VmRow.job_id).where(VmRow.state.in_(ALIVE))
+    query = select(Job.id).where(or_(Job.state.in_(states), Job.id.in_(with_vms)))
+    return list(session.scalars(query.order_by(Job.submitted_at)))
+
+
+def clouds_in_use(session: Session) -> list[str]:
+    return list(session.scalars(select(VmRow.cloud).where(VmRow.state.in_(ALIVE)).distinct()))
+
+
+def snapshot(
+    session: Session, job_id: str, senses: Senses, *, jitter: float, now: datetime
+) -> Snapshot:
+    job = session.get_one(Job, job_id)
+    attempts = _attempts(session, job_id)
+    rows = _vms(session, job_id, attempts, since=now - timedelta(seconds=senses.limits.avoid_s))
+    infos = senses.market.offers()
+    offers: dict[Pool, float] | None = None
+    if infos is not None:
+        offers = {pool: info.price for pool, info in infos.items()}
+    return Snapshot(
+        job=_job(job),
+        attempts=tuple(_attempt(session, attempt) for attempt in attempts),
+        vms=tuple(_vm(row, senses, now) for row in rows),
+        offers=offers,
+        limits=senses.limits,
+        jitter=jitter,
+        now=now,
+    )
+
+
+def wishes_of(spec: JobSpec) -> Wishes:
+    asked = spec.resources
+    return Wishes(
+        any_of=tuple(
+            Match(cloud=each.cloud, region=each.region, zone=each.zone, vm=each.vm)
+            for each in asked.any_of
+        ),
+        spot=asked.spot,
+        max_price=asked.max_price,
+        user_retries=spec.retries.user,
+        infrastructure_retries=spec.retries.infrastructure,
+        max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
+    )
+
+
+def _attempts(session: Session, job_id: str) -> list[Attempt]:
+    """Those alive, the newest, and one that succeeded; by number."""
+    of_job = select(Attempt).where(Attempt.job_id == job_id)
+    matters = or_(
+        Attempt.state != AttemptState.ENDED.value, Attempt.reason == EndReason.SUCCEEDED.value
+    )
+    found = {row.number: row for row in session.scalars(of_job.where(matters))}
+    newest = session.scalar(of_job.order_by(Attempt.number.desc()).limit(1))
+    if newest is not None:
+        found[newest.number] = newest
+    return [found[number] for number in sorted(found)]
+
+
+def _vms(
+    session: Session, job_id: str, attempts: Sequence[Attempt], *, since: datetime
+) -> list[VmRow]:
+    matters = or_(
+        VmRow.state.in_(ALIVE),
+        VmRow.id.in_([attempt.vm_id for attempt in attempts]),
+        VmRow.ended_at >= since,
+        VmRow.refusal.in_(FINAL),
+    )
+    query = select(VmRow).where(VmRow.job_id == job_id, matters)
+    return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
+
+
+def _job(row: Job) -> JobFacts:
+    return JobFacts(
+        id=row.id,
+        state=JobState(row.state),
+        wanted=row.wanted,
+        submitted_at=row.submitted_at,
+        user_failures=row.user_failures,
+        infrastructure_failures=row.infrastructure_failures,
+        refusals=row.refusals,
+        not_before=row.not_before,
+        wishes=wishes_of(spec_of(row)),
+    )
+
+
+def _attempt(session: Session, row: Attempt) -> AttemptFacts:
+    noticed = row.notice_at is not None and row.state != AttemptState.ENDED.value
+    return AttemptFacts(
+        number=row.number,
+        vm=row.vm_id,
+        state=AttemptState(row.state),
+        reason=EndReason(row.reason) if row.reason else None,
+        detail=row.detail,
+        fenced_at=row.fenced_at,
+        may_fence=row.may_fence,
+        prepared_at=row.prepared_at,
+        notice_at=row.notice_at,
+        deadline_at=row.deadline_at,
+        saved_since_notice=noticed and saved_since_notice(session, row),
+        stop_wanted=row.stop_wanted,
+        stop_at=row.stop_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _vm(row: VmRow, senses: Senses, now: datetime) -> VmFacts:
+    listing = senses.market.listing(row.cloud)
+    seen = listing.by_token.get(row.token) if listing else None
+    asked = senses.asked.get(row.id)
+    return VmFacts(
+        id=row.id,
+        pool=pool_of(row),
+        state=VmState(row.state),
+        reason=VmReason(row.reason) if row.reason else None,
+        refusal=row.refusal,
+        cloud_id=row.cloud_id,
+        requested_at=row.requested_at,
+        launched_at=row.launched_at,
+        running_at=row.running_at,
+        joined_at=row.joined_at,
+        suspect_at=row.suspect_at,
+        notice_at=row.notice_at,
+        deadline_at=row.deadline_at,
+        ended_at=row.ended_at,
+        listed_at=listing.began_at if listing else None,
+        sighting=sighting_of(seen) if seen else None,
+        silent_s=_silent_s(row, senses.presence, now),
+        asked_s=(now - asked).total_seconds() if asked else None,
+    )
+
+
+def _silent_s(row: VmRow, presence: Presence, now: datetime) -> float:
+    """Reports and joins count too: they are in the row."""
+    silent = presence.silent_for(row.id, now)
+    if row.last_contact_at is not None:
+        silent = min(silent, max(timedelta(), now - row.last_contact_at))
+    return silent.total_seconds()
+
+
+def sighting_of(vm: base.Vm) -> Sighting:
+    over = vm.state is base.VmState.TERMINATED
+    return Sighting(
+        cloud_id=vm.id,
+        over=over,
+        cause=Cause(vm.cause.value) if over and vm.cause else None,
+        running_at=vm.running_at,
+        ended_at=vm.ended_at,
+    )

@@ -1,0 +1,295 @@
+"""The supervise loop: for each job load -> decide -> write intents -> call clouds -> write results.
+
+Loading, deciding and writing intents is one transaction; the clouds are called after its commit, in
+a thread of the job's own, so that a slow launch delays no other job (I4). A lease on the job guards
+what the thread writes: whoever lost it drops what they found out, and the cloud's listing tells the
+next one (I3, I10). After an unexpected exception the lease is given back and the listing decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from spothop_master.chaos import Chaos
+from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
+from spothop_master.core.actions import Action, VmOver
+from spothop_master.core.decide import decide
+from spothop_master.core.facts import Limits, Snapshot
+from spothop_master.loops import load
+from spothop_master.loops.carry_out import Effect, Launch, Means, Terminate, carry_out
+from spothop_master.loops.market import Market
+from spothop_master.loops.presence import Presence
+from spothop_master.settings import MasterSettings
+from spothop_master.store import leases, life, vms
+from spothop_master.store.db import Database
+from spothop_master.store.schema import Job, VmRow
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(minutes=5)
+"""Longer than any launch takes; a dead master's leases on PostgreSQL hold this long."""
+
+ROUNDS = 50
+"""Decisions about one job in one transaction; more is a fault in the rules."""
+
+THREADS = 16
+
+LISTEN_S = 0.1
+"""Between two looks, during a rest, at whether a cloud may be asked for its listing again."""
+
+
+class Supervisor:
+    """Thread-safe where it says so; `run_once` is called by one thread at a time."""
+
+    def __init__(
+        self,
+        db: Database,
+        clouds: Mapping[str, Cloud],
+        settings: MasterSettings,
+        presence: Presence,
+        clock: Callable[[], datetime],
+        chaos: Chaos | None = None,
+        *,
+        executor: Executor | None = None,
+        rng: random.Random | None = None,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        self.wake = threading.Event()
+        """Set it (from any thread) to let the loop look at once."""
+        self._db = db
+        self._clouds = clouds
+        self._settings = settings
+        self._presence = presence
+        self._clock = clock
+        self._chaos = chaos or Chaos()
+        self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
+        self._asking = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="market")
+        self._rng = rng or random.Random()  # only for jitter
+        self._new_token = new_token
+        self._busy: set[str] = set()
+        self._asked: dict[str, datetime] = {}
+        self._in_use: list[str] = []
+        self._began = False
+        self.market = Market(
+            clouds,
+            settings.owner,
+            executor=self._asking,
+            clock=clock,
+            rng=self._rng,
+            offers_every_s=settings.prices_every_s,
+            news=self.wake.set,
+        )
+        self._senses = load.Senses(
+            market=self.market, presence=presence, asked=self._asked, limits=limits_of(settings)
+        )
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    def run_forever(self, stop: threading.Event) -> None:
+        """Until `stop` is set; set `wake` after it. Never raises for one bad pass."""
+        while not stop.is_set():
+            try:
+                self.run_once()
+            except Exception:  # no bug of one pass may end the loop
+                log.exception("a supervise pass failed; the next one follows")
+            self._rest()
+
+    def _rest(self) -> None:
+        """Until the next pass is due or something wakes us, such as a listing with news in it: a VM
+        that ended without notice is seen as soon as its cloud lets us ask."""
+        left_s = self._settings.supervise_every_s
+        while not self.wake.wait(min(left_s, LISTEN_S)) and left_s > LISTEN_S:
+            left_s -= LISTEN_S
+            for cloud in self._in_use:
+                self.market.ask_listing(cloud)
+        self.wake.clear()
+
+    def run_once(self) -> None:
+        """Look at every job once; what needs a cloud goes on in threads."""
+        if not self._began and self._db.single_master:
+            with self._db.begin() as session:
+                leases.break_all(session)
+        self._began = True
+        with self._db.read() as session:
+            job_ids = load.jobs_to_watch(session)
+            self._in_use = load.clouds_in_use(session)
+        if job_ids:
+            self.market.ask_offers()
+        for cloud in self._in_use:
+            self.market.ask_listing(cloud)
+        for job_id in job_ids:
+            try:
+                self._look(job_id)
+            except (leases.StaleLease, life.StaleState) as error:
+                log.info("%s; looking again at the next pass", error)
+            except Exception:  # nor that of one job the others
+                log.exception("job %s: this pass failed; the next one follows", job_id)
+
+    def close(self) -> None:
+        """Wait for calls under way; their results are written."""
+        self._executor.shutdown(wait=True)
+        self._asking.shutdown(wait=True)
+
+    # -- one job ---------------------------------------------------------------------------------
+
+    def _look(self, job_id: str) -> None:
+        if job_id in self._busy or not self._has_work(job_id):
+            return
+        token = self._new_token()
+        effects = self._plan(job_id, token)
+        if effects:
+            self._busy.add(job_id)
+            self._executor.submit(self._work, job_id, token, effects)
+
+    def _has_work(self, job_id: str) -> bool:
+        """Without the write lock: most passes end here."""
+        with self._db.read() as session:
+            if leases.held(session.get_one(Job, job_id), now=self._clock()):
+                return False
+            return bool(self._decide(session, job_id)[1])
+
+    def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:
+        facts = load.snapshot(
+            session, job_id, self._senses, jitter=self._rng.random(), now=self._clock()
+        )
+        return facts, decide(facts)
+
+    def _plan(self, job_id: str, token: str) -> list[Effect]:
+        """Decide and write until nothing is left to decide; with effects, under a lease."""
+        self._chaos.reach("before_plan")
+        now = self._clock()
+        effects: list[Effect] = []
+        over: list[str] = []
+        with self._db.begin() as session:
+            if leases.held(leases.lock(session, job_id), now=now):
+                return []
+            for _ in range(ROUNDS):
+                facts, actions = self._decide(session, job_id)
+                if not actions:
+                    break
+                for action in actions:
+                    log.info("job %s: %s", job_id, action)
+                    effects += carry_out(session, facts, action, self._means(), now=now)
+                    session.flush()
+                over += [action.vm for action in actions if isinstance(action, VmOver)]
+                asked = [effect.vm for effect in effects if isinstance(effect, Terminate)]
+                self._asked.update(dict.fromkeys(asked, now))
+            else:
+                raise RuntimeError(f"job {job_id}: no end of decisions, the last was {actions}")
+            if effects:
+                leases.take(session, job_id, token=token, ttl=LEASE, now=now)
+        for vm_id in over:
+            self._presence.forget(vm_id)
+            self._asked.pop(vm_id, None)
+        self._presence.changed()
+        if any(isinstance(effect, Launch) for effect in effects):
+            self._chaos.reach("vm_row_committed")
+        return effects
+
+    def _work(self, job_id: str, token: str, effects: Sequence[Effect]) -> None:
+        """In a thread: call the clouds, write the results, go on with what follows from them."""
+        try:
+            while effects:
+                results = [self._call(effect) for effect in effects]
+                with self._db.begin() as session:
+                    leases.drop(session, job_id, token=token)
+                    for write in results:
+                        write(session)
+                self._chaos.reach("after_apply")
+                token = self._new_token()
+                effects = self._plan(job_id, token)
+        except leases.StaleLease as error:
+            log.warning("%s; what was found out is dropped", error)
+        except Exception:  # a driver may raise anything
+            log.exception("job %s: the cloud's listing will tell what came of it", job_id)
+            self._give_back(job_id, token)
+        self._busy.discard(job_id)
+        self._presence.changed()
+        self.wake.set()
+
+    def _give_back(self, job_id: str, token: str) -> None:
+        try:
+            with self._db.begin() as session:
+                leases.drop(session, job_id, token=token)
+        except leases.StaleLease:
+            pass
+        except Exception:  # the database is away, too
+            log.exception("job %s: its lease ends by itself", job_id)
+
+    def _means(self) -> Means:
+        return Means(
+            owner=self._settings.owner,
+            master_url=self._settings.public_url,
+            new_token=self._new_token,
+            offers=self.market.offers() or {},
+            presence=self._presence,
+        )
+
+    # -- the clouds ------------------------------------------------------------------------------
+
+    def _call(self, effect: Effect) -> Callable[[Session], None]:
+        """Outside any session (I4); what to write comes back."""
+        if isinstance(effect, Launch):
+            return self._launch(effect)
+        return self._terminate(effect)
+
+    def _launch(self, effect: Launch) -> Callable[[Session], None]:
+        try:
+            vm = self._clouds[effect.cloud].launch(effect.spec, effect.token)
+        except Ambiguous as error:
+            return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
+        except CloudError as error:
+            name, detail = type(error).__name__, f"{effect.spec.pool} refused: {error}"
+            return self._refused(effect.vm, name, detail)
+        self._chaos.reach("after_launch")
+        cloud_id = vm.id
+
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, effect.vm)
+            text = f"launched in {row.zone} as {cloud_id}"
+            vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self._clock())
+
+        return write
+
+    def _refused(self, vm_id: str, error: str, detail: str) -> Callable[[Session], None]:
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, vm_id)
+            vms.refused(session, row, error=error, detail=detail, now=self._clock())
+
+        return write
+
+    def _terminate(self, effect: Terminate) -> Callable[[Session], None]:
+        try:
+            self._clouds[effect.cloud].terminate(effect.cloud_id)
+        except CloudError as error:
+            return self._note(effect.vm, f"terminate: {error}; asking again")
+        self._chaos.reach("after_terminate")
+        return lambda session: None
+
+    def _note(self, vm_id: str, text: str) -> Callable[[Session], None]:
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, vm_id)
+            life.record(session, "cloud", text, now=self._clock(), row=row)
+
+        return write
+
+
+def limits_of(settings: MasterSettings) -> Limits:
+    return Limits(
+        suspect_after_s=settings.suspect_after_syncs * settings.sync_every_s,
+        silent_after_s=settings.silent_after_s,
+        join_timeout_s=settings.join_timeout_s,
+        fence_margin_s=settings.fence_margin_s,
+        stop_timeout_s=settings.stop_timeout_s,
+        backoff_base_s=settings.backoff_base_s,
+        backoff_max_s=settings.backoff_max_s,
+        avoid_s=settings.avoid_s,
+    )

@@ -1,0 +1,26 @@
+"""An error that a user or an agent is told: a status, the fact, and the way out."""
+
+from __future__ import annotations
+
+from spothop.wire import Problem
+
+
+class ApiError(Exception):
+    """Raised anywhere below a request; answered as a `wire.Problem` or as a page."""
+
+    def __init__(
+        self, status: int, error: str, message: str, cure: str = "", *, field: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = Problem(error=error, message=message, cure=cure, field=field)
+
+
+def no_such_job(message: str) -> ApiError:
+    return ApiError(404, "no_such_job", message, "`spothop jobs --all` lists the ones you can see")
+
+
+def read_only(name: str) -> ApiError:
+    return ApiError(
+        403, "read_only", f"user {name!r} is a viewer", "ask an admin for a token that may write"
+    )

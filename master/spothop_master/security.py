@@ -1,0 +1,56 @@
+"""Tokens and roles. Tokens are random, shown once, and kept only as their SHA-256.
+
+A fast hash is right here: the tokens are 256 random bits, so there is nothing to guess
+(passwords, which people choose, would need a slow one).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(str, Enum):
+    """What a user may do: `admin` everything, `user` their own jobs, `viewer` only look at all."""
+
+    ADMIN = "admin"
+    USER = "user"
+    VIEWER = "viewer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who sends a request."""
+
+    user_id: int
+    name: str
+    role: Role
+
+    @property
+    def sees_owner(self) -> int | None:
+        """The only owner whose jobs this one sees; None means all."""
+        return self.user_id if self.role is Role.USER else None
+
+    @property
+    def may_write(self) -> bool:
+        return self.role is not Role.VIEWER
+
+    def may_see(self, owner_id: int | None) -> bool:
+        return self.sees_owner is None or self.sees_owner == owner_id
+
+
+def new_api_token() -> str:
+    """A token of a user; the prefix lets secret scanners find leaked ones."""
+    return f"spothop_{secrets.token_urlsafe(32)}"
+
+
+def new_session_token() -> str:
+    """The bearer token of one VM."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """SHA-256 in hexadecimal, the only form that is stored."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,45 @@
+"""What the routes need, made once by `app.create_app` and found at ``app.state.services``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from spothop_master.agent_sessions import Sessions
+from spothop_master.bundles import Bundles
+from spothop_master.clouds.base import Cloud
+from spothop_master.logs import Logs
+from spothop_master.loops.presence import Presence
+from spothop_master.loops.supervise import Supervisor
+from spothop_master.security import Principal
+from spothop_master.settings import MasterSettings
+from spothop_master.store import users
+from spothop_master.store.db import Database
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """One of each per master."""
+
+    settings: MasterSettings
+    db: Database
+    clouds: Mapping[str, Cloud]
+    presence: Presence
+    sessions: Sessions
+    supervisor: Supervisor
+    bundles: Bundles
+    logs: Logs
+    clock: Callable[[], datetime]
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set when the master is asked to end: long polls answer at once."""
+
+    def wake(self) -> None:
+        """Let the supervise loop look now instead of at its next turn."""
+        self.supervisor.wake.set()
+
+    def whose(self, token: str) -> Principal | None:
+        """The user of an API token. Reads the database: call it from a thread."""
+        with self.db.read() as session:
+            return users.whose(session, token)

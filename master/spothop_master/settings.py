@@ -1,0 +1,154 @@
+"""The master's settings: one frozen object, read once in ``__main__`` and passed on.
+
+Every field can be set as ``SPOTHOP_MASTER_<FIELD>`` (upper case); options of the command line win
+over that. All durations are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+PREFIX = "SPOTHOP_MASTER_"
+
+MeanLife = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the message names the field, its value and the cure."""
+
+    def __init__(self, field: str, value: object, problem: str, cure: str) -> None:
+        super().__init__(f"{field} = {value!s}: {problem}; {cure}")
+        self.field = field
+        self.value = value
+        self.cure = cure
+
+
+class MasterSettings(BaseModel):
+    """How one master runs. Durations in seconds, sizes in bytes, prices in USD an hour."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    home: Path
+    """Database, logs, bundles, the admin token and the lock live here."""
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback needs `insecure_public`."""
+    port: int = Field(default=8900, ge=1, le=65535)
+    insecure_public: bool = False
+    """Listen on an address that others can reach, without TLS of our own."""
+    database_url: str = ""
+    """SQLAlchemy URL; SQLite under `home` by default."""
+    public_url: str = ""
+    """Base URL at which VMs reach this master; `http://127.0.0.1:<port>` by default."""
+    storage_url: str = ""
+    """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
+    local_cloud: Path | None = None
+    """Configuration of the local cloud; a built-in one with three zones by default."""
+    owner: str = ""
+    """Name of this installation in the tags of its VMs; made at the first start."""
+
+    sync_every_s: float = Field(default=5, gt=0)
+    """How often an agent reports."""
+    supervise_every_s: float = Field(default=0.5, gt=0)
+    sweep_every_s: float = Field(default=15, gt=0)
+    """How often the clouds' own listings are compared with our rows."""
+    prices_every_s: float = Field(default=60, gt=0)
+    suspect_after_syncs: int = Field(default=3, ge=1)
+    """Missed syncs before the cloud is asked about a VM."""
+    silent_after_s: float = Field(default=60, gt=0)
+    """Silence that ends a VM."""
+    join_timeout_s: float = Field(default=300, gt=0)
+    """From the launch to the agent's first call."""
+    fence_margin_s: float = Field(default=2, ge=0)
+    """Kept after an old VM's deadline before the next attempt may fence."""
+    stop_timeout_s: float = Field(default=30, gt=0)
+    """From a stop directive to the termination of the VM, if no exit is reported."""
+
+    prior_mttp_s: MeanLife = Field(default=10800)
+    """Mean time to preemption assumed where no life was seen."""
+    prior_mttp_local_s: MeanLife = Field(default=20)
+    """The same for the local cloud, whose VMs are preempted for show."""
+    prior_mttp_on_demand_s: MeanLife = Field(default=2_592_000)
+    """The same for on-demand VMs: never preempted, but 30 days until a host fails."""
+    prior_mttp_pools: dict[str, MeanLife] = Field(default_factory=dict)
+    """Other ones by pattern of the pool's name: `aws/us-east-1?/p3.*/spot=7200,local/*=60`."""
+    mttp_half_life_s: float = Field(default=86_400, gt=0, allow_inf_nan=False)
+    """A life that ended so long ago counts half."""
+    prior_restart_s: float = Field(default=120, gt=0)
+    """Allocation plus preparation assumed where none was seen."""
+    prior_save_s: float = Field(default=1, gt=0)
+    prior_backup_s: float = Field(default=2, gt=0)
+    prior_step_s: float = Field(default=1, gt=0)
+
+    backoff_base_s: float = Field(default=1, gt=0)
+    """First wait after a full round of refusals or a failure; doubles, with jitter."""
+    backoff_max_s: float = Field(default=300, gt=0)
+
+    avoid_s: float = Field(default=120, ge=0)
+    """How long a zone that preempted, or a pool that refused, is tried last."""
+
+    max_bundle_bytes: int = Field(default=256 * 1024**2, gt=0)
+    max_body_bytes: int = Field(default=8 * 1024**2, gt=0)
+    """Limit of every request but a bundle's."""
+
+    chaos: str = ""
+    """For tests of this program only: `<point>=kill`, see `chaos`; each strikes once per home."""
+
+    @field_validator("prior_mttp_pools", mode="before")
+    @classmethod
+    def _patterns(cls, value: Any) -> Any:
+        """From the environment it comes as text: `pattern=seconds`, separated by commas."""
+        if not isinstance(value, str):
+            return value
+        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
+        if any(not pattern.strip() for pattern, _, _ in pairs):
+            raise ValueError("write pattern=seconds,pattern=seconds, such as local/*=60")
+        return {pattern.strip(): seconds.strip() for pattern, _, seconds in pairs}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_from_home(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not values.get("home"):
+            return values
+        home = Path(values["home"]).expanduser().absolute()
+        filled = {**values, "home": home}
+        filled["database_url"] = values.get("database_url") or f"sqlite:///{home}/master.db"
+        filled["storage_url"] = values.get("storage_url") or f"file://{home}/storage"
+        filled["public_url"] = (
+            values.get("public_url") or f"http://127.0.0.1:{values.get('port') or 8900}"
+        ).rstrip("/")
+        return filled
+
+
+def read_settings(environ: Mapping[str, str], options: Mapping[str, object]) -> MasterSettings:
+    """Merge environment and options (None = not given). Raises `SettingsError`."""
+    fields = MasterSettings.model_fields
+    values: dict[str, object] = {"home": Path("~/.spothop/master")}
+    for key, value in environ.items():
+        if not key.startswith(PREFIX):
+            continue
+        name = key[len(PREFIX) :].lower()
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            cure = f"did you mean {PREFIX}{near[0].upper()}?" if near else "remove it"
+            raise SettingsError(key, value, "is no setting of ours", cure)
+        values[name] = value
+    values.update({k: v for k, v in options.items() if v is not None})
+    try:
+        return MasterSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        cure = f"correct {PREFIX}{name.upper()}, or the option that sets it"
+        raise SettingsError(name, first["input"], first["msg"].lower(), cure) from None

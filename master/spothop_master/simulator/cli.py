@@ -1,0 +1,112 @@
+"""`spothop simulate`: the simulator on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from spothop_master.simulator.inputs import InputError, load, make
+from spothop_master.simulator.presets import PRESETS
+from spothop_master.simulator.result import Result
+from spothop_master.simulator.runner import run
+from spothop_master.simulator.show import screen
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+WIDE = 200  # columns of the table where the output is no terminal
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path | None, typer.Argument(help="inputs, as YAML")] = None,
+    preset: Annotated[str | None, typer.Option(help=" | ".join(PRESETS))] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="thesis, notice-aware, static-50, none, on-demand; may be repeated"),
+    ] = None,
+    mttp: Annotated[
+        str | None, typer.Option(help="mean lives in seconds; the last repeats: 600,1200")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="lives from a trace: .csv of lives, .json of zones")
+    ] = None,
+    notices_kept: Annotated[float | None, typer.Option(help="share of notices, 0 to 1")] = None,
+    replacement: Annotated[str | None, typer.Option(help="notice | kill")] = None,
+    trials: Annotated[int | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="rows, for programs")] = False,
+    report: Annotated[Path | None, typer.Option(help="write an HTML report there")] = None,
+) -> None:
+    """What a job would take and cost on spot VMs under each policy."""
+    given = {
+        "policies": policy or None,
+        "notices_kept": notices_kept,
+        "replacement": replacement,
+        "trials": trials,
+        "seed": seed,
+    }
+    try:
+        data = _base(file, preset)
+        data.update({key: value for key, value in given.items() if value is not None})
+        _lives(data, mttp, trace)
+        result = run(make(data))
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    _show(result, as_json)
+    if report is not None:
+        _write(report, result)
+
+
+def _base(file: Path | None, preset: str | None) -> dict[str, Any]:
+    if (file is None) == (preset is None):
+        raise InputError(f"give a YAML file or --preset {' | '.join(PRESETS)}, one of the two")
+    if file is not None:
+        return load(file)
+    if preset not in PRESETS:
+        raise InputError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    return dict(PRESETS[preset])
+
+
+def _lives(data: dict[str, Any], mttp: str | None, trace: Path | None) -> None:
+    if mttp is None and trace is None:
+        return
+    if mttp is not None and trace is not None:
+        raise InputError("give --mttp or --trace, not both")
+    data.pop("mttp_s", None)
+    data.pop("lives", None)
+    if trace is not None:
+        kind = "zones" if trace.suffix == ".json" else "csv"
+        data["lives"] = {"kind": kind, "path": str(trace)}
+        return
+    try:
+        data["mttp_s"] = [float(part) for part in str(mttp).split(",")]
+    except ValueError as error:
+        raise InputError(f"--mttp {mttp}: seconds, as in 600,1200") from error
+
+
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result.rows, indent=2, allow_nan=False))
+        for note in result.notes:
+            typer.echo(f"left out: {note}", err=True)
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    console.print(screen(result))
+
+
+def _write(report: Path, result: Result) -> None:
+    from spothop_master.simulator.report import page  # plotly takes a second to import
+
+    try:
+        report.write_text(page(result), encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"error: {report}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"report written to {report}", err=True)

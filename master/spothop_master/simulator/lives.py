@@ -1,0 +1,326 @@
+"""How long VMs live: laws, measured lives, and zones that come and go.
+
+Each law turns a uniform number into a life, so that every policy meets the same lives: the k-th VM
+of a trial has the same number under each. All arrays hold one figure for each trial asked about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spothop.policy.estimators import Life, kaplan_meier
+from spothop.policy.hazard import Hazard, Piecewise, Weibull, fit_piecewise
+from spothop_master.simulator.inputs import (
+    BathtubSpec,
+    CsvSpec,
+    ExponentialSpec,
+    InputError,
+    LivesSpec,
+    ReplaySpec,
+    WeibullSpec,
+    ZonesSpec,
+)
+from spothop_master.simulator.traces import TraceError, read_lives, read_zones
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+AGES_S = (0.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_600.0, 79_200.0)
+"""Edges of the piecewise hazard that is fitted to measured lives."""
+
+_FIT_SAMPLES = 20_000
+_NEVER_S = 1e15
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One VM for each trial: where it runs, from when, and when it is killed."""
+
+    running: Floats
+    killed: Floats
+    zone: Ints
+
+
+class Lives(Protocol):
+    """Where the next VM comes from."""
+
+    @property
+    def zones(self) -> int:
+        """How many zones it has, each with statistics of its own."""
+
+    def mean_s(self, k: int, zone: int = 0) -> float:
+        """The true mean life of the k-th VM, from running to kill."""
+
+    def hazard(self, zone: int = 0) -> Hazard | None:
+        """How danger depends on age; None where it does not, or is unknown."""
+
+    def start(self, trials: int, seed: int, latency_s: float) -> None:
+        """Called once before a run; `latency_s` is the mean allocation time."""
+
+    def place(
+        self, k: int, trial: Ints, requested: Floats, latency: Floats, u: Floats, last: Ints
+    ) -> Placement:
+        """The k-th VM of these trials, asked for at `requested` after one in zone `last`."""
+
+    def cost(self, placed: Placement, trial: Ints, until: Floats, price: float) -> Floats:
+        """USD from running to `until`."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Independent lives from a law: `draw(k, u)` is its inverse distribution."""
+
+    means_s: tuple[float, ...]
+    draw: Callable[[int, Floats], Floats]
+    law: Hazard | None = None
+    zones: int = 1
+
+    def mean_s(self, k: int, zone: int = 0) -> float:
+        return self.means_s[min(k, len(self.means_s) - 1)]
+
+    def hazard(self, zone: int = 0) -> Hazard | None:
+        return self.law
+
+    def start(self, trials: int, seed: int, latency_s: float) -> None:
+        """Nothing to prepare."""
+
+    def place(
+        self, k: int, trial: Ints, requested: Floats, latency: Floats, u: Floats, last: Ints
+    ) -> Placement:
+        running = requested + latency
+        return Placement(running, running + self.draw(k, u), np.zeros_like(trial))
+
+    def cost(self, placed: Placement, trial: Ints, until: Floats, price: float) -> Floats:
+        return (until - placed.running) * (price / 3_600)
+
+
+def make_lives(spec: LivesSpec) -> Lives:
+    """The lives that an input names. Raises InputError."""
+    try:
+        if isinstance(spec, (ExponentialSpec, WeibullSpec)):
+            return _parametric(spec)
+        if isinstance(spec, BathtubSpec):
+            return _bathtub(spec)
+        if isinstance(spec, ReplaySpec):
+            return _replay(spec)
+        if isinstance(spec, CsvSpec):
+            return empirical(read_lives(spec.path))
+        return Zones.of(spec)
+    except TraceError as error:
+        raise InputError(f"lives: {error}") from error
+
+
+def _parametric(spec: ExponentialSpec | WeibullSpec) -> Drawn:
+    shape = spec.shape if isinstance(spec, WeibullSpec) else 1.0
+    means = tuple(spec.mttp_s)
+    scale = math.gamma(1 + 1 / shape)
+
+    def draw(k: int, u: Floats) -> Floats:
+        lives: Floats = (-np.log1p(-u)) ** (1 / shape) * (means[min(k, len(means) - 1)] / scale)
+        return lives
+
+    # one shape of danger for all VMs only where they have one mean
+    law = Weibull.of_mean(means[0], shape) if shape != 1 and len(means) == 1 else None
+    return Drawn(means, draw, law)
+
+
+def _bathtub(spec: BathtubSpec) -> Drawn:
+    """Kadupitiya, Jadhao, Sharma (2020), equation 1; the law ends where it reaches 1."""
+
+    def share(hours: Floats) -> Floats:
+        rise = 1 - np.exp(-hours / spec.t1_h)
+        died: Floats = spec.a * (rise + np.exp(np.minimum((hours - spec.b_h) / spec.t2_h, 50.0)))
+        return died
+
+    hours = np.linspace(0, 4 * spec.b_h, 40_001)
+    died = np.clip(share(hours) - share(np.zeros(1))[0], 0, None)
+    if died[-1] < 1:
+        raise InputError("lives: this bathtub never kills some VMs; raise a, or lower b_h")
+    upto = int(np.argmax(died >= 1)) + 1
+    hours, died = hours[:upto], np.minimum(np.maximum.accumulate(died[:upto]), 1.0)
+
+    def draw(k: int, u: Floats) -> Floats:
+        lives: Floats = np.interp(u, died, hours) * 3_600
+        return np.maximum(lives, 1.0, out=lives)
+
+    return _fitted(draw)
+
+
+def empirical(lives: list[Life]) -> Drawn:
+    """Drawn from the Kaplan-Meier curve, evenly between two ages of death (lives are polled, so
+    they come in steps); what lives past its end dies at the longest age seen (Efron 1967)."""
+    curve = kaplan_meier(lives)
+    longest = max(life.duration_s for life in lives)
+    ages = np.array([0.0, *(point.age_s for point in curve), longest])
+    died = np.array([0.0, *(1 - point.share for point in curve), 1.0])
+
+    def draw(k: int, u: Floats) -> Floats:
+        drawn: Floats = np.interp(u, died, ages)
+        return np.maximum(drawn, 1.0, out=drawn)
+
+    return _fitted(draw)
+
+
+def _fitted(draw: Callable[[int, Floats], Floats]) -> Drawn:
+    """Mean and hazard of a law that has no formula for them, from evenly spread draws."""
+    sample = draw(0, (np.arange(_FIT_SAMPLES) + 0.5) / _FIT_SAMPLES)
+    law = fit_piecewise([(float(s), True) for s in sample], ages_s=_edges(sample))
+    return Drawn((float(sample.mean()),), draw, law)
+
+
+def _edges(sample: Floats) -> tuple[float, ...]:
+    longest = float(sample.max())
+    return tuple(age for age in AGES_S if age < longest)
+
+
+def _replay(spec: ReplaySpec) -> Drawn:
+    """A mean over what there is: the policies know no more of one run than that."""
+    lives = spec.lives_s
+
+    def draw(k: int, u: Floats) -> Floats:
+        return np.full(u.shape, lives[k] if k < len(lives) else _NEVER_S)
+
+    return Drawn((sum(lives) / len(lives) if lives else _NEVER_S,), draw)
+
+
+@dataclass
+class Zones:
+    """VMs in zones whose availability is known tick by tick; the window repeats for ever.
+
+    The next VM comes from the cheapest zone that is available, another one than the last if there
+    is one; when none is, the job waits. A zone that goes away during the allocation refuses it.
+    It goes somewhere in its last tick: a trace was sampled, and an even grid of ends would favour
+    whichever interval happens to fit it.
+    """
+
+    tick_s: float
+    up: NDArray[np.bool_]
+    """One row for each zone."""
+    price: Floats
+    offset: Floats = field(default_factory=lambda: np.zeros(1))
+    """Where in the window each trial starts, in seconds."""
+
+    @classmethod
+    def of(cls, spec: ZonesSpec) -> Zones:
+        trace = read_zones(spec.path, names=spec.zones)
+        return cls(
+            trace.tick_s,
+            np.array([zone.available for zone in trace.zones]),
+            np.array([zone.price for zone in trace.zones]),
+        )
+
+    def __post_init__(self) -> None:
+        self.zones, ticks = self.up.shape
+        self._window_s = ticks * self.tick_s
+        self._left = np.array([_until(row, False) for row in self.up]) * self.tick_s
+        self._open = self.up & np.roll(self.up, -1, axis=1)  # a last tick takes no new VM
+        self._wait = np.array([_until(row, True) for row in self._open]) * self.tick_s
+        spent = np.cumsum(self.price, axis=1) * (self.tick_s / 3_600)
+        self._spent = np.concatenate([np.zeros((self.zones, 1)), spent], axis=1)
+        self._seen: list[list[Life]] = [[] for _ in range(self.zones)]
+
+    def mean_s(self, k: int, zone: int = 0) -> float:
+        """As the product would have measured it: all exposure over all preemptions."""
+        lives = self._seen[zone]
+        exposure_s = sum(life.duration_s for life in lives)
+        return max(exposure_s, self.tick_s) / max(sum(life.preempted for life in lives), 1)
+
+    def hazard(self, zone: int = 0) -> Hazard | None:
+        lives = [(life.duration_s, life.preempted) for life in self._seen[zone]]
+        runs = int(np.count_nonzero(self.up[zone] & ~np.roll(self.up[zone], -1)))
+        if runs < _FEWEST_RUNS or not any(preempted for _, preempted in lives):
+            return None
+        fitted: Piecewise = fit_piecewise(lives, ages_s=_edges(np.array([s for s, _ in lives])))
+        return fitted
+
+    def start(self, trials: int, seed: int, latency_s: float) -> None:
+        """Hold VMs without a job for a while: their lives are the statistics of each zone."""
+        rng = np.random.default_rng([seed, _OFFSETS])
+        self.offset = rng.random(_SCOUTS) * self._window_s
+        self._seen = [[] for _ in range(self.zones)]
+        scout = np.arange(_SCOUTS)
+        requested, zone = np.zeros(_SCOUTS), np.full(_SCOUTS, -1)
+        for k in range(_SCOUTED):
+            latency = np.full(_SCOUTS, latency_s)
+            placed = self.place(k, scout, requested, latency, rng.random(_SCOUTS), zone)
+            for where, life in zip(placed.zone, placed.killed - placed.running, strict=True):
+                ended = bool(life < _LONGEST_WINDOWS * self._window_s)
+                cut = min(float(life), _LONGEST_WINDOWS * self._window_s)
+                self._seen[where].append(Life(duration_s=cut, preempted=ended))
+            requested, zone = placed.killed, placed.zone
+        self.offset = rng.random(trials) * self._window_s
+
+    def place(
+        self, k: int, trial: Ints, requested: Floats, latency: Floats, u: Floats, last: Ints
+    ) -> Placement:
+        at = requested + self.offset[trial]
+        zone = np.zeros_like(trial)
+        ends = np.zeros_like(at)
+        todo = np.arange(len(at))
+        for attempt in range(_MOST_REFUSALS):
+            at[todo], zone[todo], ends[todo] = self._next(
+                at[todo], last[todo] if attempt == 0 else np.full(len(todo), -1)
+            )
+            gone = ends[todo] - u[todo] * self.tick_s
+            todo = todo[gone <= at[todo] + latency[todo]]
+            if len(todo) == 0:
+                break
+            at[todo] = ends[todo]
+        else:
+            raise InputError("lives: no zone stays available for as long as an allocation takes")
+        shift = self.offset[trial]
+        return Placement(at + latency - shift, ends - u * self.tick_s - shift, zone)
+
+    def _next(self, at: Floats, last: Ints) -> tuple[Floats, Ints, Floats]:
+        """When and in which zone a VM can be asked for, and when that zone goes away."""
+        tick = np.floor(at / self.tick_s).astype(np.int64)
+        into = at - tick * self.tick_s
+        here = tick % self.up.shape[1]
+        wait = np.where(self._open[:, here], 0.0, self._wait[:, here] - into)
+        order = wait * 1e3 + self.price[:, here] * (wait == 0)
+        order[last[last >= 0], np.flatnonzero(last >= 0)] += 500.0  # another zone, if one is there
+        zone = np.argmin(order, axis=0)
+        waited = wait[zone, np.arange(len(at))]
+        asked = at + waited
+        tick = np.floor(asked / self.tick_s + 1e-9).astype(np.int64)
+        left = self._left[zone, tick % self.up.shape[1]]
+        return asked, zone, tick * self.tick_s + left
+
+    def cost(self, placed: Placement, trial: Ints, until: Floats, price: float) -> Floats:
+        return self._upto(placed.zone, until + self.offset[trial]) - self._upto(
+            placed.zone, placed.running + self.offset[trial]
+        )
+
+    def _upto(self, zone: Ints, at: Floats) -> Floats:
+        whole, rest = np.divmod(at, self._window_s)
+        tick = np.minimum((rest / self.tick_s).astype(np.int64), self.up.shape[1] - 1)
+        part = (rest - tick * self.tick_s) * self.price[zone, tick] / 3_600
+        spent: Floats = whole * self._spent[zone, -1] + self._spent[zone, tick] + part
+        return spent
+
+
+_MOST_REFUSALS = 10_000
+_SCOUTS = 40
+_SCOUTED = 25
+"""VMs that each scout holds, one after the other."""
+_LONGEST_WINDOWS = 10
+_FEWEST_RUNS = 30
+"""A zone that went away less often has no hazard of its own: scouts see the same ends again."""
+_OFFSETS = 0x7A
+"""Keeps the stream of offsets apart from the lives of the first VM."""
+
+
+def _until(row: NDArray[np.bool_], value: bool) -> Floats:
+    """Ticks from each tick to the next one with this value, going round."""
+    found = np.flatnonzero(row == value)
+    if len(found) == 0:
+        return np.full(len(row), _NEVER_S)
+    twice = np.concatenate([found, found + len(row)])
+    ticks = np.arange(len(row))
+    return (twice[np.searchsorted(twice, ticks)] - ticks).astype(np.float64)

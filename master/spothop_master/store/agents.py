@@ -1,0 +1,143 @@
+"""What agents say and are told: joining, reports in order, directives that hold now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.wire import (
+    AnyDirective,
+    AssignDirective,
+    Assignment,
+    Envelope,
+    FenceDirective,
+    InsuranceDirective,
+    ReleaseDirective,
+    StopDirective,
+)
+from spothop_master.core.states import AttemptState, VmEvent, VmState
+from spothop_master.store import attempts, insurance, leases, life, reports, vms
+from spothop_master.store.assignment import build
+from spothop_master.store.observations import STATED, Priors
+from spothop_master.store.schema import Attempt, Job, VmRow
+
+OVER = (VmState.TERMINATING.value, VmState.TERMINATED.value)
+
+
+class BadToken(Exception):
+    """The join token is unknown, used, or its VM is not wanted any more."""
+
+
+def join(
+    session: Session,
+    *,
+    join_hash: str,
+    session_hash: str,
+    now: datetime,
+    boot_s: float | None = None,
+    priors: Priors = STATED,
+) -> tuple[VmRow, Assignment]:
+    """The one-time token of a VM becomes its session. Raises BadToken.
+
+    "One-time" ends with the first report that the master has: an agent whose answer got lost asks
+    again, and the session of the lost answer ends there.
+    """
+    vm = session.scalar(select(VmRow).where(VmRow.join_hash == join_hash))
+    if vm is not None and vm.job_id is not None:
+        leases.lock(session, vm.job_id)
+        session.refresh(vm)
+    attempt = vms.living_attempt(session, vm.id) if vm is not None else None
+    if vm is None or attempt is None or vm.state in OVER:
+        raise BadToken("this join token is unknown or used, or its VM is not wanted any more")
+    job = session.get_one(Job, attempt.job_id)
+    if vm.joined_at is None:
+        text = f"joined from {vm.zone}"
+        data = {"boot_s": boot_s} if boot_s is not None else None
+        life.change(session, vm, VmEvent.JOIN, now=now, text=text, data=data, joined_at=now)
+        life.follow(session, job, now=now, text=f"attempt {attempt.number} prepares")
+    vm.session_hash, vm.last_contact_at = session_hash, now
+    session.flush()
+    return vm, build(session, vm, attempt, priors, now=now)
+
+
+def apply(
+    session: Session,
+    vm_id: str,
+    envelopes: Sequence[Envelope],
+    *,
+    now: datetime,
+    priors: Priors = STATED,
+) -> int:
+    """Reports in the order of their numbers; the highest one without a gap before it.
+
+    Replays change nothing. Those of an attempt that has ended, or that a newer one has fenced out,
+    change nothing but facts of the VM, the copy of the chain, and the event log (I2).
+    """
+    vm = session.get_one(VmRow, vm_id)
+    if vm.job_id is not None:
+        leases.lock(session, vm.job_id)
+        session.refresh(vm)
+    for envelope in sorted(envelopes, key=lambda envelope: envelope.seq):
+        if envelope.seq <= vm.acked_seq:
+            continue
+        if envelope.seq != vm.acked_seq + 1:
+            break
+        at = now - timedelta(seconds=max(0.0, envelope.age_s))
+        at = max(at, vm.joined_at or at)
+        reports.take(session, vm, envelope, at=at, priors=priors)
+        vm.acked_seq = envelope.seq
+        vm.join_hash = None
+        vm.last_contact_at = now
+    session.flush()
+    return vm.acked_seq
+
+
+def directives(
+    session: Session, vm_id: str, *, now: datetime, priors: Priors = STATED
+) -> list[AnyDirective]:
+    """What holds now for this VM; saying it again is harmless."""
+    vm = session.get_one(VmRow, vm_id)
+    if vm.state in OVER:
+        return [ReleaseDirective()]
+    attempt = vms.living_attempt(session, vm_id)
+    if attempt is None:
+        return []
+    number = attempt.number
+    if attempt.stop_wanted is not None:
+        save = attempt.stop_wanted == "paused"
+        return [StopDirective(attempt=number, reason=attempt.stop_wanted, save=save)]
+    told: list[AnyDirective] = []
+    if _is_reassigned(session, attempt):
+        told.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
+    if attempt.may_fence and attempt.fenced_at is None:
+        told.append(FenceDirective(attempt=number))
+    if attempt.state == AttemptState.RUNNING.value:
+        due = insurance.directive(session, vm, attempt, priors, now=now)
+        if due is not None:
+            told.append(InsuranceDirective(attempt=number, insurance=due))
+    return told
+
+
+def is_waiting(session: Session, vm_id: str) -> bool:
+    """The VM is ready and idle until the master lets it fence or assigns an attempt."""
+    vm = session.get_one(VmRow, vm_id)
+    attempt = vms.living_attempt(session, vm_id)
+    if attempt is None:
+        return vm.state not in OVER
+    return attempt.prepared_at is not None and attempt.fenced_at is None
+
+
+def vm_of_session(session: Session, session_hash: str) -> VmRow | None:
+    """None: the session is unknown. A row in a state of `OVER`: the agent may go."""
+    return session.scalar(select(VmRow).where(VmRow.session_hash == session_hash))
+
+
+def _is_reassigned(session: Session, attempt: Attempt) -> bool:
+    """Not the VM's first attempt, and nothing of it was heard yet."""
+    if attempt.prepared_at is not None or attempt.started_at is not None:
+        return False
+    before = attempts.get(session, attempt.job_id, attempt.number - 1)
+    return before is not None and before.vm_id == attempt.vm_id

@@ -1,0 +1,80 @@
+"""What a VM is to do: one attempt of a job, as its agent gets it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.policy import next_insurance
+from spothop.wire import Assignment, InitFrom, PolicyParams, StorageSpec
+from spothop_master.store import insurance
+from spothop_master.store.jobs import spec_of
+from spothop_master.store.observations import Priors
+from spothop_master.store.schema import Attempt, Job, Observation, VmRow
+
+
+def build(
+    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+) -> Assignment:
+    """The agent fences at once only when no older attempt can still commit."""
+    job = session.get_one(Job, attempt.job_id)
+    spec = spec_of(job)
+    if spec.checkpoint.storage is None:
+        raise ValueError(f"job {job.id!r} was submitted without storage; submit it again")
+    return Assignment(
+        job=job.id,
+        name=job.name,
+        attempt=attempt.number,
+        bundle=job.bundle,
+        setup=spec.setup,
+        run=spec.run,
+        env=dict(spec.env),
+        data=dict(spec.data),
+        storage=StorageSpec(url=spec.checkpoint.storage),
+        init_from=_init_from(session, spec.checkpoint.init_from),
+        keep=spec.checkpoint.keep,
+        fence_now=attempt.may_fence,
+        resumes=_has_chain(session, job),
+        policy=_policy(session, vm, job, priors, now),
+    )
+
+
+def _has_chain(session: Session, job: Job) -> bool:
+    fenced = select(Attempt.id).where(Attempt.job_id == job.id, Attempt.fenced_at.is_not(None))
+    return session.scalar(fenced.limit(1)) is not None
+
+
+def _init_from(session: Session, source: str | None) -> InitFrom | None:
+    """`job:<id>` is the newest checkpoint in that job's own storage; anything else is a URL."""
+    if source is None:
+        return None
+    if not source.startswith("job:"):
+        return InitFrom(storage=StorageSpec(url=source))
+    other = session.get(Job, source.removeprefix("job:"))
+    storage = spec_of(other).checkpoint.storage if other is not None else None
+    if other is None or storage is None:
+        raise ValueError(
+            f"checkpoint.init_from: no job {source!r}; `spothop jobs --all` lists them"
+        )
+    return InitFrom(storage=StorageSpec(url=storage), job=other.id)
+
+
+def _policy(session: Session, vm: VmRow, job: Job, priors: Priors, now: datetime) -> PolicyParams:
+    figures = insurance.of_job(session, vm, job, priors, now=now)
+    name = insurance.policy_of(job)
+    tau_s = next_insurance(name, figures, step=0).tau_s
+    saved = select(Observation.id).where(Observation.kind == "save", Observation.job_id == job.id)
+    measured = session.scalar(saved.limit(1)) is not None
+    fields = PolicyParams.model_fields
+    return PolicyParams(
+        policy=name,
+        grace_s=vm.grace_s,
+        # the thesis's rule has none
+        margin_s=0.0 if name == "thesis" else fields["margin_s"].default,
+        save_s=figures.save_s if measured else None,
+        backup_s=figures.backup_s if measured else None,
+        step_s=figures.step_s or None,
+        first_tau_s=tau_s if tau_s else fields["first_tau_s"].default,
+    )

@@ -1,0 +1,85 @@
+"""The database: sessions in transactions, and the migrations.
+
+SQLite (WAL) takes its write lock at the beginning of `begin()`: a transaction that reads first and
+writes later would otherwise fail when another one wrote between. `read()` takes no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.orm import Session
+
+MIGRATIONS = Path(__file__).resolve().parent.parent / "_migrations"
+"""A relative link to `migrations/` in the repository; a real folder in a wheel."""
+
+BUSY_S = 5
+
+
+class Database:
+    """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        parsed = sa.make_url(url)
+        self.single_master = parsed.get_backend_name() == "sqlite"
+        """Nobody else runs a master on this database."""
+        if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        self.engine = sa.create_engine(parsed)
+        self._writes = self.engine
+        self._lock = threading.Lock()
+        self._turn: AbstractContextManager[Any] = nullcontext()
+        if self.single_master:
+            # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
+            self._turn = threading.Lock()
+            sa.event.listen(self.engine, "connect", _configure_sqlite)
+            sa.event.listen(self.engine, "begin", _begin_sqlite)
+            self._writes = self.engine.execution_options(spothop_begin="BEGIN IMMEDIATE")
+
+    @contextmanager
+    def begin(self) -> Iterator[Session]:
+        """A transaction that may write: commits at the end, rolls back on an exception."""
+        with (
+            self._turn,
+            Session(self._writes, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads; SQLite lets it run beside a writer."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def migrate(self) -> None:
+        """To the newest revision; harmless when it is there already."""
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        with self._lock, self._writes.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself; `_begin_sqlite` does
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    how = connection.get_execution_options().get("spothop_begin", "BEGIN")
+    connection.exec_driver_sql(how)

@@ -1,0 +1,119 @@
+"""The insurance of a job: when the policy wants the next save, from what is known now.
+
+`directive` is asked at every sync, so that what other jobs measured reaches a running one;
+`refresh` writes the same answer into the job's row and, when it changed materially, into its
+events.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from spothop.policy import InsuranceDecision, Measures, next_insurance
+from spothop.wire import Insurance
+from spothop_master.store import life, statistics
+from spothop_master.store.jobs import spec_of
+from spothop_master.store.observations import Priors
+from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
+from spothop_master.store.vms import pool_of
+
+MATERIAL = 0.25
+"""A relative change of tau, against what was last told, that is worth an event."""
+
+
+def directive(
+    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+) -> Insurance | None:
+    """None: no insurance save, now or ever, or the first step time is not known yet."""
+    job = session.get_one(Job, attempt.job_id)
+    return _as_told(_decide(session, job, vm, attempt, priors, now=now))
+
+
+def refresh(
+    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+) -> None:
+    """After steps and commits of the attempt that trains."""
+    job = session.get_one(Job, attempt.job_id)
+    decision = _decide(session, job, vm, attempt, priors, now=now)
+    new = _as_told(decision)
+    data = new.model_dump(mode="json") if new else None
+    if data == job.insurance and data is not None:
+        return
+    job.insurance = data
+    if _material(_last_told(session, job), new):
+        text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
+        life.record(
+            session,
+            "insurance",
+            text + decision.reason,
+            now=now,
+            row=job,
+            attempt=attempt.number,
+            data=data or {},
+        )
+
+
+def of_job(session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime) -> Measures:
+    """What the job's policy is given, on this VM."""
+    return statistics.measures(
+        session,
+        pool_of(vm),
+        job.id,
+        priors,
+        policy=policy_of(job),
+        now=now,
+        grace_s=vm.grace_s,
+    )
+
+
+def policy_of(job: Job) -> str:
+    """As `spothop.policy` names it."""
+    return spec_of(job).checkpoint.policy_name
+
+
+def _decide(
+    session: Session, job: Job, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+) -> InsuranceDecision:
+    figures = of_job(session, vm, job, priors, now=now)
+    return next_insurance(policy_of(job), figures, step=_newest_saved(session, attempt))
+
+
+def _as_told(decision: InsuranceDecision) -> Insurance | None:
+    if decision.at_step is None or decision.tau_s is None:
+        return None
+    return Insurance(at_step=decision.at_step, tau_s=decision.tau_s, reason=decision.reason)
+
+
+def _newest_saved(session: Session, attempt: Attempt) -> int:
+    """Where the interval begins: every save re-arms it, and so does a restore."""
+    saved = session.scalar(
+        select(func.max(Checkpoint.step)).where(
+            Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number
+        )
+    )
+    return max(saved or 0, attempt.restored_step or 0)
+
+
+def _last_told(session: Session, job: Job) -> float | None:
+    """Tau of the newest event, or -1 for one that said that there is none; None before the first.
+
+    The job's row would not do: it follows every small change, so that a slow drift told nothing.
+    """
+    data = session.scalar(
+        select(Event.data)
+        .where(Event.job_id == job.id, Event.kind == "insurance")
+        .order_by(Event.id.desc())
+        .limit(1)
+    )
+    return None if data is None else float(data.get("tau_s", -1))
+
+
+def _material(told: float | None, new: Insurance | None) -> bool:
+    if told is None:
+        return True
+    if new is None or told < 0:
+        return (new is None) != (told < 0)
+    return abs(new.tau_s - told) > MATERIAL * told

@@ -1,0 +1,125 @@
+"""Jobs: submitting, wanting, waiting, ending."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.jobspec import JobSpec
+from spothop_master.core.states import ACTIVE, JobEvent, JobState
+from spothop_master.store import life
+from spothop_master.store.schema import Job
+
+WANTS = ("running", "paused", "cancelled")
+
+_EVENT_OF_END = {
+    JobState.SUCCEEDED: JobEvent.SUCCEED,
+    JobState.FAILED: JobEvent.FAIL,
+    JobState.CANCELLED: JobEvent.CANCEL,
+    JobState.PAUSED: JobEvent.PAUSE,
+}
+
+
+class JobIsOver(Exception):
+    """The job has ended; the message says how and what to do instead."""
+
+
+def submit(
+    session: Session,
+    *,
+    spec: JobSpec,
+    bundle: str,
+    token: str,
+    owner_id: int,
+    job_id: str,
+    now: datetime,
+    storage_url: str = "",
+) -> Job:
+    """A new job, or the one that this token made before.
+
+    `storage_url` is used when the spec names none, and written down with the job: its chain must
+    not move when the master's settings do. Raises ValueError when neither names one.
+    """
+    known = session.scalar(select(Job).where(Job.submit_token == token))
+    if known is not None:
+        return known
+    job = Job(
+        id=job_id,
+        name=spec.name,
+        owner_id=owner_id,
+        submit_token=token,
+        spec=_with_storage(spec, storage_url).as_mapping(),
+        bundle=bundle,
+        state=JobState.QUEUED.value,
+        wanted="running",
+        submitted_at=now,
+    )
+    session.add(job)
+    session.flush()
+    life.record(session, "submitted", f"{spec.name} submitted", now=now, row=job)
+    return job
+
+
+def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
+    """Write down what the user wants; the supervise loop makes it so. Harmless when repeated.
+
+    Raises LookupError (no such job), ValueError (no such wish), JobIsOver.
+    """
+    if wanted not in WANTS:
+        raise ValueError(f"a job cannot be wanted {wanted!r}; it can be {', '.join(WANTS)}")
+    job = session.get(Job, job_id)
+    if job is None:
+        raise LookupError(f"no job {job_id!r}")
+    if job.wanted == wanted:
+        return job
+    if JobState(job.state) not in ACTIVE | {JobState.PAUSED}:
+        raise JobIsOver(f"job {job_id} has {job.state}; submit it again to run it once more")
+    if job.wanted == "cancelled":
+        raise JobIsOver(f"job {job_id} is being cancelled; submit it again to run it once more")
+    job.wanted = wanted
+    life.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
+    session.flush()
+    return job
+
+
+def finish(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:
+    """`state` is a terminal one, or PAUSED. Raises IllegalTransition."""
+    ended_at = None if state is JobState.PAUSED else now
+    life.change(
+        session,
+        job,
+        _EVENT_OF_END[state],
+        now=now,
+        text=f"{state.value}: {reason}" if reason else state.value,
+        reason=reason,
+        ended_at=ended_at,
+        insurance=None,
+        not_before=None,
+    )
+
+
+def resume(session: Session, job: Job, *, reason: str, now: datetime) -> None:
+    life.change(session, job, JobEvent.RESUME, now=now, text=reason, reason=reason)
+
+
+def wait(session: Session, job: Job, *, until: datetime, reason: str, now: datetime) -> None:
+    """No launch before `until`."""
+    job.not_before = until
+    job.reason = reason
+    life.record(session, "wait", reason, now=now, row=job, data={"until": until.isoformat()})
+    life.follow(session, job, now=now, text=reason, waits=True)
+
+
+def spec_of(job: Job) -> JobSpec:
+    return JobSpec.model_validate(job.spec)
+
+
+def _with_storage(spec: JobSpec, storage_url: str) -> JobSpec:
+    if spec.checkpoint.storage:
+        return spec
+    if not storage_url:
+        raise ValueError(f"job {spec.name!r} has no storage: set checkpoint.storage")
+    checkpoint = spec.checkpoint.model_copy(update={"storage": storage_url})
+    return spec.model_copy(update={"checkpoint": checkpoint})

@@ -1,0 +1,57 @@
+"""Who works on a job: a token in its row, taken before the cloud is called and checked after."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, CursorResult, or_, update
+from sqlalchemy.orm import Session
+
+from spothop_master.store.schema import Job
+
+
+class StaleLease(Exception):
+    """Somebody else works on this job now; what was found out is dropped."""
+
+
+def held(job: Job, *, now: datetime) -> bool:
+    """Somebody works on it, and their time is not over."""
+    return job.lease_token is not None and (job.lease_until is None or now < job.lease_until)
+
+
+def lock(session: Session, job_id: str) -> Job:
+    """The job's row as it is now, nobody else's until the commit. Taken before rows of its VMs and
+    attempts are read, so that two transactions about one job follow each other on PostgreSQL and
+    never wait for each other; SQLite has locked the whole database by then.
+    """
+    return session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+
+
+def take(session: Session, job_id: str, *, token: str, ttl: timedelta, now: datetime) -> None:
+    """Raises StaleLease when it is held."""
+    free = or_(Job.lease_token.is_(None), Job.lease_until <= now)
+    _update(session, job_id, free, lease_token=token, lease_until=now + ttl)
+
+
+def drop(session: Session, job_id: str, *, token: str) -> None:
+    """Give it back. Raises StaleLease when it is another's: roll back what was to be written."""
+    _update(session, job_id, Job.lease_token == token, lease_token=None, lease_until=None)
+
+
+def hold(session: Session, job_id: str, *, token: str) -> None:
+    """Raises StaleLease when it is another's; else the row stays ours until the commit."""
+    _update(session, job_id, Job.lease_token == token, lease_token=token)
+
+
+def break_all(session: Session) -> None:
+    """Only where this is the only master: the one that took them is gone."""
+    statement = update(Job).where(Job.lease_token.is_not(None))
+    session.execute(statement.values(lease_token=None, lease_until=None))
+
+
+def _update(session: Session, job_id: str, guard: ColumnElement[bool], **values: object) -> None:
+    session.flush()
+    statement = update(Job).where(Job.id == job_id, guard).values(**values)
+    result = session.execute(statement)
+    if not isinstance(result, CursorResult) or result.rowcount != 1:
+        raise StaleLease(f"job {job_id} is worked on by somebody else")

@@ -1,0 +1,135 @@
+"""The one function that changes a state: a guarded update and its event in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+from sqlalchemy import CursorResult, select, update
+from sqlalchemy.orm import Session
+
+from spothop_master.core.follow import EVENT_OF, Living, job_state
+from spothop_master.core.states import (
+    ACTIVE,
+    ATTEMPTS,
+    JOBS,
+    VMS,
+    AttemptEvent,
+    AttemptState,
+    JobEvent,
+    JobState,
+    Machine,
+    VmEvent,
+)
+from spothop_master.store.schema import Attempt, Event, Job, VmRow
+
+Row = TypeVar("Row", Job, Attempt, VmRow)
+
+_MACHINES: Mapping[type, tuple[str, Machine[Any, Any]]] = {
+    Job: ("job", JOBS),
+    Attempt: ("attempt", ATTEMPTS),
+    VmRow: ("vm", VMS),
+}
+
+
+class StaleState(Exception):
+    """The row is in another state than the one that was read; nothing was changed."""
+
+
+def change(
+    session: Session,
+    row: Row,
+    event: JobEvent | AttemptEvent | VmEvent,
+    *,
+    now: datetime,
+    text: str,
+    data: Mapping[str, Any] | None = None,
+    **values: object,
+) -> None:
+    """Take `event`, write `values` with it, and say so in the event log.
+
+    Raises IllegalTransition when the life cycle has no such step, and StaleState when somebody else
+    took one since the row was read.
+    """
+    thing, machine = _MACHINES[type(row)]
+    before = machine.states(row.state)
+    after = machine.after(before, event)
+    session.flush()
+    model = type(row)
+    statement = (
+        update(model)
+        .where(model.id == row.id, model.state == before.value)
+        .values(state=after.value, **{k: _plain(v) for k, v in values.items()})
+        .execution_options(synchronize_session=False)
+    )
+    result = session.execute(statement)
+    if not isinstance(result, CursorResult) or result.rowcount != 1:
+        raise StaleState(f"{thing} {row.id} is not {before.value!r} any more")
+    session.refresh(row)
+    facts = {"from": before.value, "to": after.value, "event": event.value, **(data or {})}
+    reason = getattr(row, "reason", None)
+    if reason and thing != "job":
+        facts["reason"] = reason
+    record(session, thing, text, now=now, row=row, data=facts)
+
+
+def record(
+    session: Session,
+    kind: str,
+    text: str,
+    *,
+    now: datetime,
+    row: Job | Attempt | VmRow,
+    attempt: int | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """One line of the event log, about a job, an attempt or a VM."""
+    job_id: str | None
+    vm_id: str | None
+    match row:
+        case Job():
+            job_id, vm_id = row.id, None
+        case Attempt():
+            job_id, vm_id, attempt = row.job_id, row.vm_id, row.number
+        case VmRow():
+            job_id, vm_id = row.job_id, row.id
+    session.add(
+        Event(
+            at=now,
+            job_id=job_id,
+            vm_id=vm_id,
+            attempt=attempt,
+            kind=kind,
+            text=text,
+            data=dict(data or {}),
+        )
+    )
+
+
+def follow(session: Session, job: Job, *, now: datetime, text: str, waits: bool = False) -> None:
+    """Bring an active job's state in line with its attempts; call it after each change of one.
+
+    A job without one stays as it is until it is decided what follows: `waits` says that it waits.
+    """
+    state = JobState(job.state)
+    if state not in ACTIVE:
+        return
+    rows = session.execute(
+        select(Attempt.number, Attempt.state, VmRow.joined_at)
+        .join(VmRow, VmRow.id == Attempt.vm_id)
+        .where(Attempt.job_id == job.id, Attempt.state != AttemptState.ENDED.value)
+    ).all()
+    living = [
+        Living(number=row[0], state=AttemptState(row[1]), joined=row[2] is not None) for row in rows
+    ]
+    if not living and not waits:
+        return
+    target = job_state(living)
+    if target is not state:
+        change(session, job, EVENT_OF[target], now=now, text=text, reason=text)
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,167 @@
+"""Measured figures: written from the first day, in the transaction of what they tell of.
+
+What they say is read in `statistics.py`. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.wire import Pool, SaveKind
+from spothop_master.store.schema import Attempt, Checkpoint, Observation, VmRow
+
+
+class Priors(Protocol):
+    """What is assumed where nothing was measured yet; seconds. `MasterSettings` is one."""
+
+    @property
+    def prior_mttp_s(self) -> float: ...
+    @property
+    def prior_mttp_local_s(self) -> float: ...
+    @property
+    def prior_mttp_on_demand_s(self) -> float: ...
+    @property
+    def prior_mttp_pools(self) -> Mapping[str, float]: ...
+    @property
+    def mttp_half_life_s(self) -> float: ...
+    @property
+    def prior_restart_s(self) -> float: ...
+    @property
+    def prior_save_s(self) -> float: ...
+    @property
+    def prior_backup_s(self) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedPriors:
+    """The defaults of the settings."""
+
+    prior_mttp_s: float = 10800
+    prior_mttp_local_s: float = 20
+    """Of the local cloud, whose VMs are preempted for show."""
+    prior_mttp_on_demand_s: float = 2_592_000
+    """30 days: on-demand VMs are not preempted, but their hosts fail."""
+    prior_mttp_pools: Mapping[str, float] = field(default_factory=dict)
+    mttp_half_life_s: float = 86_400
+    prior_restart_s: float = 120
+    prior_save_s: float = 1
+    prior_backup_s: float = 2
+
+
+STATED: Priors = StatedPriors()
+
+
+def prior_mttp_s(pool: Pool, priors: Priors) -> float:
+    """The first pattern that matches the pool's name (`aws/us-east-1a/p3.2xlarge/spot`) counts."""
+    for pattern, mttp_s in priors.prior_mttp_pools.items():
+        if fnmatchcase(str(pool), pattern):
+            return mttp_s
+    if not pool.spot:
+        return priors.prior_mttp_on_demand_s
+    return priors.prior_mttp_local_s if pool.cloud == "local" else priors.prior_mttp_s
+
+
+def add(
+    session: Session,
+    vm: VmRow,
+    kind: str,
+    value: float,
+    *,
+    now: datetime,
+    attempt: int = 0,
+    n: int = 0,
+    censored: bool = False,
+    evidence: str = "",
+) -> None:
+    """One figure of the VM's pool; a second one with the same key changes nothing."""
+    known = select(Observation.id).where(
+        Observation.kind == kind,
+        Observation.vm_id == vm.id,
+        Observation.attempt == attempt,
+        Observation.n == n,
+    )
+    if session.scalar(known) is not None:
+        return
+    session.add(
+        Observation(
+            kind=kind,
+            cloud=vm.cloud,
+            region=vm.region,
+            zone=vm.zone,
+            vm_type=vm.vm_type,
+            spot=vm.spot,
+            value=value,
+            censored=censored,
+            evidence=evidence,
+            job_id=vm.job_id,
+            vm_id=vm.id,
+            attempt=attempt,
+            n=n,
+            at=now,
+        )
+    )
+    session.flush()
+
+
+def preparation(session: Session, vm: VmRow, *, now: datetime) -> None:
+    """From running to the first step of the VM's first attempt, less the wait for the fence."""
+    first = session.scalar(
+        select(Attempt).where(Attempt.vm_id == vm.id).order_by(Attempt.number).limit(1)
+    )
+    if first is None or first.first_step_at is None or vm.running_at is None:
+        return
+    took = (first.first_step_at - vm.running_at).total_seconds()
+    if first.fenced_at is not None and first.prepared_at is not None:
+        took -= max(0.0, (first.fenced_at - first.prepared_at).total_seconds())
+    add(session, vm, "preparation", max(0.0, took), attempt=first.number, now=now)
+
+
+def saved_since_notice(session: Session, attempt: Attempt) -> bool:
+    """Its emergency save is committed.
+
+    Other saves do not count: one that was on its way when the notice came is followed by a better
+    one. (A save of the user that answers the emergency's request is of the kind `emergency`.)
+    """
+    saved = select(Checkpoint.id).where(
+        Checkpoint.job_id == attempt.job_id,
+        Checkpoint.attempt == attempt.number,
+        Checkpoint.kind == SaveKind.EMERGENCY.value,
+    )
+    return session.scalar(saved.limit(1)) is not None
+
+
+def emergency(session: Session, vm: VmRow, attempt: Attempt, *, now: datetime) -> None:
+    """Of an attempt that was preempted while it trained: 1 when its emergency save became durable,
+    0 when not, or no notice came.
+
+    Censored where that save was not to fit anyway: then it says something of the job and nothing of
+    the pool's notices, and the policy reckons with the job's figures by itself.
+    """
+    noticed = attempt.notice_at is not None
+    kept = noticed and saved_since_notice(session, attempt)
+    add(
+        session,
+        vm,
+        "emergency",
+        1.0 if kept else 0.0,
+        attempt=attempt.number,
+        now=now,
+        censored=not _was_to_fit(vm, attempt),
+        evidence="notice" if noticed else "no_notice",
+    )
+
+
+def _was_to_fit(vm: VmRow, attempt: Attempt) -> bool:
+    """As the agent said at the notice; without one, by the attempt's own figures. In doubt it was:
+    a lost notice is then not overlooked."""
+    if attempt.notice_fits is not None:
+        return attempt.notice_fits
+    figures = (attempt.step_s or 0.0, attempt.save_s or 0.0, attempt.backup_s or 0.0)
+    return sum(figures) < vm.grace_s

@@ -1,0 +1,310 @@
+"""The tables. Dialect-neutral: SQLite and PostgreSQL run the same migrations and the same SQL.
+
+Every state column is guarded twice: the life cycle's table in `core/states.py` decides, and a
+guarded `UPDATE ... WHERE state IN (sources)` in `store/life.py` enforces it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC in Python whatever the database keeps; refuses naive values."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"naive datetime {value!r}; pass an aware one")
+        return value.astimezone(timezone.utc)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+
+
+BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts rowids in INTEGER only
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own form
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        float: Float(53),  # SQLAlchemy 2.0 and 2.1 differ in what a plain float becomes
+    }
+
+
+class User(Base):
+    __tablename__ = "users"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    role: Mapped[str] = mapped_column(String(16))  # admin | user | viewer
+    created_at: Mapped[datetime]
+
+
+class Token(Base):
+    """An API token; only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class Job(Base):
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), index=True)
+    owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
+    submit_token: Mapped[str] = mapped_column(String(64), unique=True)
+    spec: Mapped[dict[str, Any]]
+    bundle: Mapped[str] = mapped_column(String(64))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    wanted: Mapped[str] = mapped_column(String(16), default="running")
+    reason: Mapped[str] = mapped_column(Text, default="")
+    submitted_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    user_failures: Mapped[int] = mapped_column(default=0)
+    infrastructure_failures: Mapped[int] = mapped_column(default=0)
+    refusals: Mapped[int] = mapped_column(default=0)
+    """Capacity refusals in a row; feeds the back-off."""
+    not_before: Mapped[datetime | None]
+    """No launch before this moment (back-off)."""
+    insurance: Mapped[dict[str, Any] | None]
+    """The newest `wire.Insurance`."""
+    lease_token: Mapped[str | None] = mapped_column(String(64))
+    lease_until: Mapped[datetime | None]
+
+
+class Attempt(Base):
+    __tablename__ = "attempts"
+    __table_args__ = (
+        UniqueConstraint("job_id", "number"),
+        Index(
+            "uq_attempts_one_fenced_in",  # I2: one attempt of a job is fenced in
+            "job_id",
+            unique=True,
+            sqlite_where=text("fenced_in"),
+            postgresql_where=text("fenced_in"),
+        ),
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    number: Mapped[int]
+    vm_id: Mapped[str] = mapped_column(ForeignKey("vms.id"), index=True)
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str | None] = mapped_column(String(24))
+    detail: Mapped[str] = mapped_column(Text, default="")
+    fenced_in: Mapped[bool] = mapped_column(default=False)
+    may_fence: Mapped[bool] = mapped_column(default=False)
+    fenced_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    prepared_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    first_step_at: Mapped[datetime | None]
+    notice_at: Mapped[datetime | None]
+    deadline_at: Mapped[datetime | None]
+    notice_fits: Mapped[bool | None]
+    step_at_notice: Mapped[int | None]
+    ended_at: Mapped[datetime | None]
+    restored_step: Mapped[int | None]
+    last_step: Mapped[int | None]
+    last_step_at: Mapped[datetime | None]
+    stop_wanted: Mapped[str | None] = mapped_column(String(64))
+    """Why the agent was told to stop it."""
+    stop_at: Mapped[datetime | None]
+    exit_code: Mapped[int | None]
+    exit_signal: Mapped[int | None]
+    save_s: Mapped[float | None]
+    backup_s: Mapped[float | None]
+    step_s: Mapped[float | None]
+
+
+class VmRow(Base):
+    __tablename__ = "vms"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    token: Mapped[str] = mapped_column(String(64), unique=True)
+    """Client token of the launch, committed before the cloud is called (I3)."""
+    cloud_id: Mapped[str | None] = mapped_column(String(128))
+    cloud: Mapped[str] = mapped_column(String(32), index=True)
+    region: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(64))
+    vm_type: Mapped[str] = mapped_column(String(64))
+    spot: Mapped[bool]
+    dialect: Mapped[str] = mapped_column(String(16))
+    grace_s: Mapped[float]
+    price: Mapped[float]
+    on_demand_price: Mapped[float]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str | None] = mapped_column(String(24))
+    detail: Mapped[str] = mapped_column(Text, default="")
+    refusal: Mapped[str | None] = mapped_column(String(24))
+    """The `clouds.base` error that refused its launch."""
+    requested_at: Mapped[datetime]
+    launched_at: Mapped[datetime | None]
+    running_at: Mapped[datetime | None]
+    joined_at: Mapped[datetime | None]
+    last_contact_at: Mapped[datetime | None]
+    suspect_at: Mapped[datetime | None]
+    notice_at: Mapped[datetime | None]
+    deadline_at: Mapped[datetime | None]
+    """Of the notice: announced, or the notice plus the promised grace period."""
+    ended_at: Mapped[datetime | None]
+    join_hash: Mapped[str | None] = mapped_column(String(64))
+    """SHA-256 of the one-time join token; null once used."""
+    session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
+    acked_seq: Mapped[int] = mapped_column(default=0)
+
+
+class Checkpoint(Base):
+    """A copy of what the chain in storage says; the chain is the truth (I1)."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (UniqueConstraint("job_id", "n"),)
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    attempt: Mapped[int]
+    n: Mapped[int]
+    step: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    delta_s: Mapped[float]
+    beta_s: Mapped[float]
+    since_notice_s: Mapped[float | None]
+    committed_at: Mapped[datetime]
+
+
+class Event(Base):
+    """The one event log: written in the same transaction as the change it tells of."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    at: Mapped[datetime]
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    vm_id: Mapped[str | None] = mapped_column(ForeignKey("vms.id"))
+    attempt: Mapped[int | None]
+    kind: Mapped[str] = mapped_column(String(32))
+    text: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class Metric(Base):
+    __tablename__ = "metrics"
+    __table_args__ = (Index("ix_metrics_job_name_step", "job_id", "name", "step"),)
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt: Mapped[int]
+    step: Mapped[int]
+    name: Mapped[str] = mapped_column(String(64))
+    value: Mapped[float]
+    at: Mapped[datetime]
+
+
+class Observation(Base):
+    """One measured figure of a pool: a life, an allocation, a preparation, a save, a step.
+
+    `kind`: life | allocation | preparation | save | backup | step | emergency. Lives carry whether
+    they are censored and the evidence of their end (I7); emergencies carry 1 when the save became
+    durable in time and 0 when not.
+    """
+
+    __tablename__ = "observations"
+    __table_args__ = (
+        Index("ix_observations_pool", "kind", "cloud", "region", "zone", "vm_type", "spot"),
+        UniqueConstraint("kind", "vm_id", "attempt", "n"),
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    cloud: Mapped[str] = mapped_column(String(32))
+    region: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(64))
+    vm_type: Mapped[str] = mapped_column(String(64))
+    spot: Mapped[bool]
+    value: Mapped[float]
+    censored: Mapped[bool] = mapped_column(default=False)
+    evidence: Mapped[str] = mapped_column(String(24), default="")
+    job_id: Mapped[str | None] = mapped_column(String(80), index=True)
+    vm_id: Mapped[str] = mapped_column(String(64))
+    attempt: Mapped[int] = mapped_column(default=0)
+    n: Mapped[int] = mapped_column(default=0)
+    """Chain number for saves and backups: makes a replay harmless."""
+    at: Mapped[datetime]
+
+
+class Injection(Base):
+    """Planned preemptions of one job, or of one VM of it, for tests. One at a time a job."""
+
+    __tablename__ = "injections"
+    __table_args__ = (
+        Index(
+            "uq_injections_one_under_way",
+            "job_id",
+            unique=True,
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    vm_id: Mapped[str | None] = mapped_column(ForeignKey("vms.id"))
+    """Only this VM; None is whichever trains."""
+    plan: Mapped[dict[str, Any]]
+    """The `wire.InjectRequest`."""
+    started_at: Mapped[datetime]
+    done: Mapped[int] = mapped_column(default=0)
+    """Preemptions so far."""
+    last_vm_id: Mapped[str | None] = mapped_column(String(64))
+    """The newest victim: not taken twice while its notice is on the way to us."""
+    claimed_until: Mapped[datetime | None]
+    """A master is calling the cloud; after this another call may be made."""
+    ended_at: Mapped[datetime | None]
+    reason: Mapped[str] = mapped_column(Text, default="")
+
+
+class Price(Base):
+    __tablename__ = "prices"
+    __table_args__ = (Index("ix_prices_pool_at", "cloud", "zone", "vm_type", "spot", "at"),)
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    cloud: Mapped[str] = mapped_column(String(32))
+    region: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(64))
+    vm_type: Mapped[str] = mapped_column(String(64))
+    spot: Mapped[bool]
+    price: Mapped[float]
+    at: Mapped[datetime]

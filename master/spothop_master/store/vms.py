@@ -1,0 +1,192 @@
+"""VM rows: from the intent to the end that the cloud confirms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.wire import Dialect, Pool
+from spothop_master.core.evidence import Cause, LastDays, ending
+from spothop_master.core.states import AttemptState, VmEvent, VmReason, VmState
+from spothop_master.store import life, observations
+from spothop_master.store.schema import Attempt, Job, VmRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """One VM that is about to be asked for."""
+
+    id: str
+    token: str
+    """Client token of the launch."""
+    join_hash: str
+    pool: Pool
+    price: float
+    on_demand_price: float
+    grace_s: float
+    dialect: Dialect
+
+
+def pool_of(row: VmRow) -> Pool:
+    return Pool(cloud=row.cloud, region=row.region, zone=row.zone, vm=row.vm_type, spot=row.spot)
+
+
+def request(session: Session, job: Job, order: Order, *, reason: str, now: datetime) -> VmRow:
+    """The intent (I3): committed before the cloud is called."""
+    row = VmRow(
+        id=order.id,
+        job_id=job.id,
+        token=order.token,
+        cloud=order.pool.cloud,
+        region=order.pool.region,
+        zone=order.pool.zone,
+        vm_type=order.pool.vm,
+        spot=order.pool.spot,
+        dialect=order.dialect.value,
+        grace_s=order.grace_s,
+        price=order.price,
+        on_demand_price=order.on_demand_price,
+        state=VmState.REQUESTED.value,
+        requested_at=now,
+        join_hash=order.join_hash,
+    )
+    session.add(row)
+    session.flush()
+    life.record(session, "vm", f"requesting {reason}", now=now, row=row, data={"to": row.state})
+    return row
+
+
+def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: datetime) -> None:
+    """The cloud took it. Its agent may have joined already, and it may be unwanted by now."""
+    if row.state == VmState.REQUESTED.value:
+        life.change(
+            session,
+            row,
+            VmEvent.LAUNCH,
+            now=now,
+            text=reason,
+            cloud_id=cloud_id,
+            launched_at=now,
+        )
+    elif row.cloud_id is None:
+        row.cloud_id, row.launched_at = cloud_id, now
+        life.record(session, "vm", reason, now=now, row=row, data={"cloud_id": cloud_id})
+    job = session.get_one(Job, row.job_id)
+    job.refusals = 0
+
+
+def refused(session: Session, row: VmRow, *, error: str, detail: str, now: datetime) -> None:
+    """The cloud said no: there is no such VM. `error` is the name of the cloud's error."""
+    life.change(
+        session,
+        row,
+        VmEvent.REFUSE,
+        now=now,
+        text=detail,
+        data={"error": error},
+        reason=VmReason.LAUNCH_FAILED,
+        refusal=error,
+        detail=detail,
+        ended_at=now,
+        join_hash=None,
+    )
+    job = session.get_one(Job, row.job_id)
+    job.refusals += 1
+    job.reason = detail
+
+
+def launch_lost(session: Session, row: VmRow, *, detail: str, now: datetime) -> None:
+    """The launch never reached the cloud, as far as its listing says. Counts as a refusal, so that
+    a cloud that never answers clearly is asked less and less often."""
+    refused(session, row, error="Ambiguous", detail=detail, now=now)
+
+
+def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime) -> None:
+    """Billing begins, allocation is over."""
+    row.running_at = min(max(running_at, row.requested_at), now)
+    latency = (row.running_at - row.requested_at).total_seconds()
+    observations.add(session, row, "allocation", latency, now=now)
+    text = f"running in {row.zone} {latency:.1f} s after the request"
+    life.record(session, "allocated", text, now=now, row=row, data={"allocation_s": latency})
+    observations.preparation(session, row, now=now)
+
+
+def suspect(session: Session, row: VmRow, *, suspect: bool, reason: str, now: datetime) -> None:
+    row.suspect_at = now if suspect else None
+    life.record(session, "suspect", reason, now=now, row=row, data={"suspect": suspect})
+
+
+def release(session: Session, row: VmRow, why: VmReason, *, reason: str, now: datetime) -> None:
+    """We want it gone; it is over only when the cloud says so."""
+    life.change(
+        session,
+        row,
+        VmEvent.TERMINATE,
+        now=now,
+        text=f"terminating ({why.value}): {reason}",
+        reason=why,
+        detail=reason,
+    )
+
+
+def over(
+    session: Session,
+    row: VmRow,
+    *,
+    cause: Cause | None,
+    running_at: datetime | None,
+    ended_at: datetime | None,
+    last_contact_at: datetime | None,
+    reason: str,
+    now: datetime,
+) -> None:
+    """The cloud says it is over: its state, its reason by rank of evidence, and its life."""
+    if row.running_at is None and running_at is not None:
+        running(session, row, running_at=running_at, now=now)
+    end = ending(
+        LastDays(
+            running_at=row.running_at,
+            notice_at=row.notice_at,
+            deadline_at=row.deadline_at,
+            ours=VmReason(row.reason) if row.reason else None,
+            cause=cause,
+            cloud_ended_at=min(ended_at, now) if ended_at else None,
+            last_contact_at=last_contact_at or row.last_contact_at,
+            now=now,
+        )
+    )
+    life.change(
+        session,
+        row,
+        VmEvent.GONE,
+        now=now,
+        text=f"over ({end.reason.value}): {reason}",
+        data={"evidence": end.evidence.value},
+        reason=end.reason,
+        detail=reason,
+        ended_at=max(end.ended_at, row.running_at or end.ended_at),
+        last_contact_at=last_contact_at or row.last_contact_at,
+    )
+    if end.life_s is not None:
+        observations.add(
+            session,
+            row,
+            "life",
+            end.life_s,
+            censored=end.censored,
+            evidence=end.evidence.value,
+            now=now,
+        )
+
+
+def living_attempt(session: Session, vm_id: str) -> Attempt | None:
+    """The attempt that runs on it; a VM has one at most."""
+    return session.scalar(
+        select(Attempt)
+        .where(Attempt.vm_id == vm_id, Attempt.state != AttemptState.ENDED.value)
+        .order_by(Attempt.number.desc())
+        .limit(1)
+    )

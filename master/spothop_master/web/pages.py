@@ -1,0 +1,177 @@
+"""The status pages: jobs, one job, VMs, pools. Server-rendered, read-only, made from the views."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
+
+from spothop.wire import JobDetail
+from spothop_master import pools
+from spothop_master.problems import ApiError
+from spothop_master.security import Principal
+from spothop_master.services import Services
+from spothop_master.store import views
+from spothop_master.web import chart, format, session
+
+router = APIRouter(include_in_schema=False)
+static = StaticFiles(directory=Path(__file__).parent / "static")
+
+Viewer = Annotated[Principal, Depends(session.viewer)]
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+_templates = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(
+    money=format.money,
+    duration=format.duration,
+    size=format.size,
+    number=format.number,
+    moment=format.moment,
+    clock=format.clock,
+)
+_templates.globals.update(between=format.between, saved=format.saved)
+
+RECENT = 100
+"""Events, checkpoints and attempts on a job's page."""
+
+
+@router.get("/", response_class=HTMLResponse)
+def jobs_page(request: Request, user: Viewer) -> HTMLResponse:
+    services = _services(request)
+    now = services.clock()
+    with services.db.read() as db:
+        jobs = views.job_views(
+            db, owner_id=user.sees_owner, now=now, storage_url=services.settings.storage_url
+        )
+    return _page("jobs.html", user=user, jobs=jobs, now=now)
+
+
+@router.get("/jobs/{ref}", response_class=HTMLResponse)
+def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
+    services = _services(request)
+    now = services.clock()
+    with services.db.read() as db:
+        try:
+            row = views.find_job(db, ref, owner_id=user.sees_owner)
+        except LookupError as error:
+            raise ApiError(
+                404, "no_such_job", str(error), "the list shows all you can see"
+            ) from None
+        url = services.settings.storage_url
+        job = views.job_detail(db, row, now=now, storage_url=url)
+        events = views.events(db, job.id, newest=True, limit=RECENT)
+        metric = _main_metric(job)
+        series = views.metric_series(db, job.id, metric) if metric else []
+    return _page(
+        "job.html",
+        user=user,
+        job=job,
+        now=now,
+        metric=metric,
+        events=events[::-1],
+        log_tail=_log_tail(services, job),
+        chart=chart.line_chart(series, _preempted_at(job)),
+        lanes=_lanes(job, now),
+        recent=RECENT,
+    )
+
+
+@router.get("/vms", response_class=HTMLResponse)
+def vms_page(request: Request, user: Viewer) -> HTMLResponse:
+    services = _services(request)
+    now = services.clock()
+    with services.db.read() as db:
+        vms = views.vm_views(db, owner_id=user.sees_owner, now=now)
+    return _page("vms.html", user=user, vms=vms, now=now)
+
+
+@router.get("/pools", response_class=HTMLResponse)
+def pools_page(request: Request, user: Viewer) -> HTMLResponse:
+    services = _services(request)
+    return _page("pools.html", user=user, pools=pools.pool_views(services))
+
+
+@router.get("/login", response_class=HTMLResponse)
+def login_page() -> HTMLResponse:
+    return _page("login.html", user=None, wrong=False)
+
+
+@router.post("/login")
+async def login(request: Request) -> Response:
+    services = _services(request)
+    token = await session.form_token(request)
+    if not token or await run_in_threadpool(services.whose, token) is None:
+        return _page("login.html", status=403, user=None, wrong=True)
+    return session.logged_in(token, secure=services.settings.public_url.startswith("https:"))
+
+
+@router.post("/logout")
+def logout() -> Response:
+    return session.logged_out()
+
+
+def to_login() -> Response:
+    return RedirectResponse("/login", status_code=303)
+
+
+def error_page(error: ApiError) -> HTMLResponse:
+    return _page("error.html", status=error.status, user=None, problem=error.problem)
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+def _page(template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    text = _templates.get_template(template).render(**values)
+    return HTMLResponse(text, status_code=status, headers=HEADERS)
+
+
+def _main_metric(job: JobDetail) -> str | None:
+    """The loss where the script logs one, else the first metric by name."""
+    named = sorted(job.metrics, key=lambda name: (name != "loss", "loss" not in name, name))
+    return named[0] if named else None
+
+
+def _preempted_at(job: JobDetail) -> list[int]:
+    return [a.last_step for a in job.attempts if a.reason == "preempted" and a.last_step]
+
+
+def _lanes(job: JobDetail, now: datetime) -> list[chart.Lane]:
+    return chart.timeline(
+        job.attempts[-RECENT:],
+        job.vms,
+        job.checkpoints,
+        start=job.submitted_at,
+        end=job.ended_at or now,
+    )
+
+
+def _log_tail(services: Services, job: JobDetail) -> str:
+    for attempt in reversed(job.attempts):
+        if tail := services.logs.tail(job.id, attempt.number):
+            return tail
+    return ""
