@@ -1,0 +1,171 @@
+"""`make demo`: a GPT trains on spot VMs that keep being preempted, and ends with the same bits.
+
+Two jobs of `examples/gpt` run side by side on the local cloud: one uninterrupted on demand, one on
+spot VMs that the demo preempts with every kind of notice. Writes demo-report.json; exits 1 when
+anything promised does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from conductor import HOPPED, OVER, STRAIGHT, Conductor
+from machine import DemoError, Machine
+from plan import Preemption
+from report import Report, broken_promises, compute, table
+from screen import Screen
+from spothop import bundle, jobfile
+from spothop.errors import ClientError
+from spothop.sdk import Client
+from spothop.wire import JobDetail
+
+GPT = Path(__file__).resolve().parent.parent / "gpt"
+sys.path.append(str(GPT))  # the example's own comparison of weights
+
+INTRO = """\
+[bold]spothop demo[/bold]: a byte-level GPT learns the source text of Python's own
+standard library, twice. One run trains on an on-demand VM and is left alone.
+The other trains on spot VMs in three zones, whose metadata servers speak the
+dialects of AWS, Azure and GCP, and is preempted again and again. Both must end
+with the same weights.
+Status pages: {url}
+Their token:  {token}
+"""
+
+
+Outcome = tuple[Report, JobDetail, list[Preemption]]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--steps", type=int, default=600, help="steps that each run trains")
+    parser.add_argument("--seed", type=int, default=7, help="moments of the preemptions")
+    parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
+    parser.add_argument("--home", type=Path, default=Path(".demo"), help="kept after the run")
+    parser.add_argument("--deadline", type=float, default=400.0, help="seconds; then it gives up")
+    return parser.parse_args()
+
+
+def submit_both(client: Client, steps: int) -> dict[str, str]:
+    """Submit `examples/gpt` twice, on spot and on demand; returns title -> job id."""
+    spec = jobfile.load(GPT / "spothop.yaml").as_mapping()
+    spec["run"] = f"python train.py --steps {steps}"
+    with tempfile.TemporaryDirectory() as folder:
+        packed = bundle.pack(GPT, Path(folder) / "bundle.tar.gz")
+        code = client.upload_bundle(packed)
+    jobs = {}
+    for title, spot in ((HOPPED, True), (STRAIGHT, False)):
+        resources = {**spec.get("resources", {}), "spot": spot}
+        job = client.submit({**spec, "name": f"gpt-{title}", "resources": resources}, code)
+        jobs[title] = job.id
+    return jobs
+
+
+def compare(client: Client, jobs: dict[str, str], folder: Path) -> tuple[str, str]:
+    """SHA-256 over the named tensors of both final checkpoints, read back from storage."""
+    from weights_hash import checkpoint_hash
+
+    hashes = {
+        title: checkpoint_hash(client.download(job, folder / title).checkpoint)
+        for title, job in jobs.items()
+    }
+    return hashes[HOPPED], hashes[STRAIGHT]
+
+
+def train(console: Console, machine: Machine, args: argparse.Namespace) -> Outcome:
+    """Run both jobs to their ends and compute the report."""
+    with machine.client() as client:
+        console.print(
+            INTRO.format(url=machine.url, token=shown(machine.token_file)), highlight=False
+        )
+        jobs = submit_both(client, args.steps)
+        with Screen(console, steps=args.steps) as screen:
+            conductor = Conductor(client, jobs, screen, seed=args.seed)
+            try:
+                conductor.run(deadline_s=args.deadline)
+            except BaseException:
+                cancel(client, jobs)
+                raise
+        details = {title: client.job(job) for title, job in jobs.items()}
+        for title, job in details.items():
+            if job.state != "succeeded":
+                raise DemoError(f"the {title} run is {job.state}: {job.reason}\n{job.log_tail}")
+        weights = compare(client, jobs, machine.home / "download")
+        wait_for_vms(client, jobs)
+        details = {title: client.job(job) for title, job in jobs.items()}
+    report = compute(
+        details[HOPPED], details[STRAIGHT], conductor.preemptions, conductor.released, weights
+    )
+    return report, details[HOPPED], conductor.preemptions
+
+
+def shown(path: Path) -> str:
+    """Relative where that is shorter."""
+    return os.path.relpath(path)
+
+
+def wait_for_vms(client: Client, jobs: dict[str, str], *, deadline_s: float = 20.0) -> None:
+    """Until the cloud has confirmed the end of every VM. Raises DemoError at the deadline."""
+    until = time.monotonic() + deadline_s
+    while True:
+        left = [
+            vm.id for job in jobs.values() for vm in client.job(job).vms if vm.state != "terminated"
+        ]
+        if not left:
+            return
+        if time.monotonic() > until:
+            raise DemoError(f"VMs still there after {deadline_s:.0f} s: {', '.join(left)}")
+        time.sleep(0.1)
+
+
+def cancel(client: Client, jobs: dict[str, str]) -> None:
+    """Leave nothing behind on the way out: cancel what runs, wait for the VMs' ends."""
+    for job in jobs.values():
+        if client.job(job).state not in OVER:
+            client.cancel(job)
+    wait_for_vms(client, jobs)
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    args = arguments()
+    signal.signal(signal.SIGTERM, interrupt)
+    console = Console(highlight=False)
+    machine = Machine(args.home.resolve())
+    try:
+        with machine:
+            report, hopped, preemptions = train(console, machine, args)
+            left = machine.stop()
+        report = replace(report, processes_left=left)
+    except KeyboardInterrupt:
+        console.print("interrupted; every process was ended")
+        return 130
+    except (DemoError, ClientError) as error:
+        console.print(f"[red]error:[/red] {error}")
+        console.print(f"cure: see {machine.home / 'master.log'}; run `make demo` again")
+        return 1
+    report.write(args.report)
+    console.print(table(report))
+    broken = broken_promises(report, hopped, preemptions)
+    for text in broken:
+        console.print(f"[red]broken:[/red] {text}")
+    if not broken:
+        console.print(f"All promises held. Figures: {args.report}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""Runs the two jobs side by side and takes the first one's VMs away, again and again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from machine import GRACE_S, DemoError
+from plan import SHORT_NOTICE_S, Kind, Plan, Preemption
+from screen import Screen
+from spothop.sdk import ENDED, Client
+from spothop.wire import EventView, JobDetail
+
+HOPPED, STRAIGHT = "spot", "uninterrupted"
+POLL_S = 0.25
+OVER = ENDED
+
+
+class Conductor:
+    """Watches both jobs until they end; between, preempts by the plan."""
+
+    def __init__(self, client: Client, jobs: dict[str, str], screen: Screen, *, seed: int) -> None:
+        self._client = client
+        self._jobs = jobs
+        self._screen = screen
+        self._random = random.Random(seed)
+        self._plan = Plan()
+        self._steps_first = self._draw()
+        self.preemptions: list[Preemption] = []
+        self.released: set[str] = set()
+        """VMs that the master gave back itself, before the cloud took them."""
+
+    def _draw(self) -> int:
+        """Steps that an attempt may make before it is preempted."""
+        return self._random.randint(15, 40)
+
+    def run(self, *, deadline_s: float) -> None:
+        """Until both jobs are over. Raises DemoError at the deadline."""
+        until = time.monotonic() + deadline_s
+        events = {title: self._follow(job) for title, job in self._jobs.items()}
+        while True:
+            views = {title: self._client.job(job) for title, job in self._jobs.items()}
+            for title, lines in events.items():
+                for text in next(lines):
+                    self._screen.note(f"  {title:<13} {text}")
+            self._screen.show(dict(views), now=time.monotonic())
+            if all(view.state in OVER for view in views.values()):
+                return
+            if time.monotonic() > until:
+                raise DemoError(f"the runs were not over after {deadline_s:.0f} s")
+            self._perhaps_preempt(views[HOPPED])
+            time.sleep(POLL_S)
+
+    def _follow(self, job: str) -> Iterator[list[str]]:
+        """At each `next`, what came since that is worth a line."""
+        after = 0
+        while True:
+            events = self._client.events(job, after=after)
+            after = events[-1].id if events else after
+            self.released |= {e.vm for e in events if e.vm and e.data.get("to") == "terminating"}
+            yield [event.text for event in events if worth_a_line(event)]
+
+    def _perhaps_preempt(self, job: JobDetail) -> None:
+        attempt = next((a for a in job.attempts if a.number == job.attempt), None)
+        if job.state != "running" or attempt is None or attempt.notice_at is not None:
+            return
+        done = (attempt.last_step or 0) - (attempt.restored_step or 0)
+        vm = next((vm for vm in job.vms if vm.id == attempt.vm), None)
+        if done < self._steps_first or vm is None or vm.dialect is None or vm.state != "running":
+            return
+        if any(p.attempt == attempt.number for p in self.preemptions):
+            return
+        kind = self._plan.next(vm.dialect, done=len(self.preemptions))
+        if kind is None:
+            return
+        notice = {Kind.NOTICE: None, Kind.SHORT: SHORT_NOTICE_S, Kind.NONE: 0.0}[kind]
+        at = time.time()
+        self._client.preempt_vm(vm.id, notice_s=notice)
+        self._plan.carried_out(kind, vm.dialect)
+        self.preemptions.append(
+            Preemption(
+                kind=kind,
+                dialect=vm.dialect,
+                attempt=attempt.number,
+                vm=vm.id,
+                at=at,
+                deadline=at + (GRACE_S[vm.dialect] if notice is None else notice),
+            )
+        )
+        self._steps_first = self._draw()
+        self._screen.note(
+            f"> preemption {len(self.preemptions)}: {vm.pool.zone} ({vm.dialect.value}) at step "
+            f"{attempt.last_step}: {kind.value}"
+        )
+
+
+def worth_a_line(event: EventView) -> bool:
+    """Notices, what came of them, ends and fresh starts; not the many insurance saves."""
+    if event.kind == "committed":
+        return event.data.get("save") == "emergency"
+    if event.kind in ("vm", "job"):
+        return event.data.get("to") in ENDED | {"terminated"}
+    return event.kind in ("notice", "restored")

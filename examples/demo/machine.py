@@ -1,0 +1,164 @@
+"""The demo's own spothop: one master and one local cloud in a folder of their own, cleaned up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from spothop.sdk import Client
+from spothop.wire import Dialect
+
+MARKER = "DEMO_RUN_OF_SPOTHOP"
+"""Every process below inherits this variable, so none can hide. (SPOTHOP_* stops at the agent.)"""
+
+ZONES = [
+    # zone letter, USD an hour, dialect, grace period in seconds (real ones: up to 120, 30, 30)
+    ("a", 0.21, "aws", 10.0),
+    ("b", 0.22, "azure", 6.0),
+    ("c", 0.23, "gcp", 8.0),
+]
+
+GRACE_S = {Dialect(dialect): grace for _, _, dialect, grace in ZONES}
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+def local_cloud(directory: Path) -> dict[str, object]:
+    """Three zones, one per metadata dialect. Prices are those of a small GPU VM, USD an hour."""
+    return {
+        "directory": str(directory),
+        "pools": [
+            {
+                "region": "local-1",
+                "zone": f"local-1{letter}",
+                "vm": "small",
+                "dialect": dialect,
+                "price": price,
+                "on_demand_price": 0.62,
+                "grace_s": grace,
+                "allocation_s": [0.2, 0.5],
+                "boot_s": [0.2, 0.4],
+            }
+            for letter, price, dialect, grace in ZONES
+        ],
+    }
+
+
+class Machine:
+    """A running master; leaving the context ends it, its VMs and everything below them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.run_id = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._master: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / "master" / "admin.token"
+
+    def __enter__(self) -> Machine:
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        cloud = self.home / "local-cloud.yaml"
+        cloud.write_text(yaml.safe_dump(local_cloud(self.home / "cloud")), encoding="utf-8")
+        with (self.home / "master.log").open("wb") as log:
+            self._master = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "spothop_master", "--port", str(self.port)),
+                    *("--home", str(self.home / "master"), "--local-cloud", str(cloud)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the demo alone; it ends the rest in order
+                env=self._environment(),
+            )
+        return self
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPOTHOP_")}
+        return inherited | {MARKER: self.run_id, "SPOTHOP_MASTER_SYNC_EVERY_S": "1"}
+
+    def client(self, *, deadline_s: float = 30.0) -> Client:
+        """A client of the master, once it answers."""
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until:
+            if self._master is None or self._master.poll() is not None:
+                break
+            if self.token_file.exists() and listening(self.port):
+                return Client(self.url, self.token_file.read_text(encoding="utf-8").strip())
+            time.sleep(0.05)
+        log = (self.home / "master.log").read_text(encoding="utf-8", errors="replace")
+        raise DemoError(f"the master did not start; its last words:\n{log[-2000:]}")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """End everything; returns how many processes had to be killed by force."""
+        if self._master is not None:
+            self._master.terminate()
+            try:
+                self._master.wait(10)
+            except subprocess.TimeoutExpired:
+                self._master.kill()
+                self._master.wait()
+            self._master = None
+        return self._kill_rest()
+
+    def _kill_rest(self) -> int:
+        """Kill what still carries our marker; a clean run leaves nothing."""
+        left = self.processes()
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return len(left)
+
+    def processes(self) -> list[int]:
+        """Process ids that carry this run's marker, the demo itself excluded."""
+        marker = f"{MARKER}={self.run_id}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                if marker in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except (PermissionError, FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
