@@ -1,0 +1,85 @@
+"""`make demo`'s program: its promises hold, and Ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.heavy import need_module
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
+KEYS = {
+    *("preemptions", "noticed", "steps_recomputed_noticed", "steps_recomputed_unnoticed"),
+    *("notice_to_commit_s", "kill_to_step_s", "effective_training_time", "saving"),
+    "weights_identical",
+}
+
+
+def demo(folder: Path) -> subprocess.Popen[str]:
+    need_module("torch", cure="make test installs it")
+    return subprocess.Popen(
+        [sys.executable, "-u", str(DEMO), "--home", str(folder / "demo")],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "DEMO_TEST": str(folder)},  # noqa: TID251  passed on whole, plus a marker
+    )
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of processes that inherited this test's marker."""
+    marker = f"DEMO_TEST={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert left_behind(tmp_path) == []
+
+
+def test_the_demo_keeps_its_promises(folder: Path) -> None:
+    with demo(folder) as process:
+        output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "All promises held" in output
+    report = json.loads((folder / "demo-report.json").read_text(encoding="utf-8"))
+    assert report.keys() >= KEYS
+    assert report["weights_identical"]
+    assert report["preemptions"] >= 6
+    assert report["noticed"] >= 3
+    assert report["steps_recomputed_noticed"] == 0
+
+
+def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
+    with demo(folder) as process:
+        assert process.stdout is not None
+        guard = threading.Timer(120, process.kill)
+        guard.start()
+        for line in process.stdout:  # both train, one has been preempted
+            if line.startswith("> preemption 1"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stdout.read()
+        process.wait()
+        guard.cancel()
+    assert process.returncode == 130, rest
+    assert "interrupted" in rest

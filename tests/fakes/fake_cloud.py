@@ -1,0 +1,185 @@
+"""A cloud in memory, in fake time: raises what a real one raises, forgets and delays on demand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from spothop.wire import AgentConfig, Dialect, Pool
+from spothop_master.clouds.base import (
+    OWNER_TAG,
+    Ambiguous,
+    CloudError,
+    EndCause,
+    LaunchSpec,
+    PoolInfo,
+    Vm,
+    VmState,
+)
+
+
+class FakeClock:
+    """Stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One VM of the fake cloud; what it is follows from the time."""
+
+    id: str
+    token: str
+    pool: Pool
+    tags: dict[str, str]
+    user_data: AgentConfig
+    requested_at: datetime
+    running_at: datetime
+    seen_from: datetime
+    """Listings before this do not have it."""
+    ends_at: datetime | None = None
+    cause: EndCause | None = None
+    notice_at: datetime | None = None
+    deadline_at: datetime | None = None
+
+    def state(self, now: datetime) -> VmState:
+        if self.ends_at is not None and now >= self.ends_at:
+            return VmState.TERMINATED
+        if self.cause is EndCause.TERMINATED:
+            return VmState.STOPPING
+        return VmState.PENDING if now < self.running_at else VmState.RUNNING
+
+    def is_up(self, now: datetime) -> bool:
+        return self.running_at <= now and (self.ends_at is None or now < self.ends_at)
+
+    def end(self, at: datetime, cause: EndCause) -> None:
+        if self.ends_at is None or at < self.ends_at:
+            self.ends_at, self.cause = at, cause
+
+
+class AmbiguousAfter(Exception):
+    """In the script: make the VM, then answer unclearly."""
+
+
+@dataclass(kw_only=True)
+class FakeCloud:
+    """Implements `clouds.base.Cloud`; the script's next entry answers the next launch."""
+
+    clock: FakeClock
+    name: str = "fake"
+    list_every_s: float = 1.0
+    zones: tuple[str, ...] = ("a", "b", "c")
+    allocation_s: float = 2.0
+    termination_s: float = 1.0
+    grace_s: float = 30.0
+    hidden_s: float = 0.0
+    """How long a new VM is missing from listings."""
+    script: deque[Exception | None] = field(default_factory=deque)
+    refusing: dict[str, CloudError] = field(default_factory=dict)
+    """Zone -> what every launch there answers."""
+    away: CloudError | None = None
+    """What listings, offers and terminations answer while the cloud is away."""
+    machines: dict[str, Machine] = field(default_factory=dict)
+    launches: list[LaunchSpec] = field(default_factory=list)
+
+    def pools(self) -> Sequence[PoolInfo]:
+        self._answer()
+        return [
+            PoolInfo(
+                pool=self.pool(zone),
+                price=1.0 + i / 10,
+                on_demand_price=3.0,
+                grace_s=self.grace_s,
+                dialect=Dialect.AWS,
+            )
+            for i, zone in enumerate(self.zones)
+        ]
+
+    def pool(self, zone: str) -> Pool:
+        return Pool(cloud=self.name, region="r", zone=zone, vm="gpu")
+
+    def launch(self, spec: LaunchSpec, token: str) -> Vm:
+        known = next((m for m in self.machines.values() if m.token == token), None)
+        if known is not None:
+            return self._view(known)
+        self.launches.append(spec)
+        planned = self.script.popleft() if self.script else None
+        if isinstance(planned, CloudError):
+            raise planned
+        if spec.pool.zone in self.refusing:
+            raise self.refusing[spec.pool.zone]
+        now = self.clock()
+        machine = Machine(
+            id=f"i-{len(self.machines) + 1}",
+            token=token,
+            pool=spec.pool,
+            tags=dict(spec.tags),
+            user_data=spec.user_data,
+            requested_at=now,
+            running_at=now + timedelta(seconds=self.allocation_s),
+            seen_from=now + timedelta(seconds=self.hidden_s),
+        )
+        self.machines[machine.id] = machine
+        if isinstance(planned, AmbiguousAfter):
+            raise Ambiguous("connection lost after the request was sent")
+        return self._view(machine)
+
+    def list(self, owner: str) -> Sequence[Vm]:
+        self._answer()
+        return [
+            self._view(machine)
+            for machine in self.machines.values()
+            if machine.tags.get(OWNER_TAG) == owner and self.clock() >= machine.seen_from
+        ]
+
+    def terminate(self, vm_id: str) -> None:
+        self._answer()
+        machine = self.machines.get(vm_id)
+        if machine is not None and machine.state(self.clock()) is not VmState.TERMINATED:
+            at = self.clock() + timedelta(seconds=self.termination_s)
+            machine.end(at, EndCause.TERMINATED)
+
+    def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
+        machine, now = self.machines[vm_id], self.clock()
+        left = timedelta(seconds=self.grace_s if notice_s is None else notice_s)
+        if left:
+            machine.notice_at, machine.deadline_at = now, now + left
+        machine.end(now + left, EndCause.PREEMPTED)
+
+    def kill(self, vm_id: str, cause: EndCause) -> None:
+        """At once, whatever the reason."""
+        self.machines[vm_id].end(self.clock(), cause)
+
+    def alive(self) -> Sequence[Machine]:
+        """Neither over nor on the way out."""
+        wanted = (VmState.PENDING, VmState.RUNNING)
+        return [m for m in self.machines.values() if m.state(self.clock()) in wanted]
+
+    def _answer(self) -> None:
+        if self.away is not None:
+            raise self.away
+
+    def _view(self, machine: Machine) -> Vm:
+        now = self.clock()
+        state = machine.state(now)
+        over = state is VmState.TERMINATED
+        return Vm(
+            id=machine.id,
+            token=machine.token,
+            pool=machine.pool,
+            state=state,
+            cause=machine.cause if over else None,
+            requested_at=machine.requested_at,
+            running_at=machine.running_at if now >= machine.running_at else None,
+            ended_at=machine.ends_at if over else None,
+            tags=machine.tags,
+        )

@@ -1,0 +1,162 @@
+"""The real application over HTTP without sockets: fake cloud, fake time, no loops of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from fakes.fake_cloud import FakeClock, FakeCloud
+from fakes.world import Inline
+from spothop_master.app import create_app
+from spothop_master.security import Role
+from spothop_master.services import Services
+from spothop_master.settings import MasterSettings
+from spothop_master.store import users
+
+T = TypeVar("T")
+
+BUNDLE = b"not really a tar.gz"
+BUNDLE_SHA256 = hashlib.sha256(BUNDLE).hexdigest()
+
+
+class HttpMaster:
+    """Requests are made as user admin unless a `token` says otherwise ("" for none)."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.clock = FakeClock()
+        self.cloud = FakeCloud(clock=self.clock)
+        self.settings = MasterSettings.model_validate(
+            {"home": folder / "home", "owner": "owner-1", "max_bundle_bytes": 1000, **settings}
+        )
+        self.settings.home.mkdir(exist_ok=True)
+        self.app = create_app(
+            self.settings, {"fake": self.cloud}, clock=self.clock, executor=Inline(), loops=False
+        )
+        self.services: Services = self.app.state.services
+
+    def __enter__(self) -> HttpMaster:
+        self._loop = asyncio.new_event_loop()
+        self._lifespan = self.app.router.lifespan_context(self.app)
+        self._run(self._lifespan.__aenter__())
+        self._http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://master",
+        )
+        self.admin = (self.settings.home / "admin.token").read_text().strip()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._run(self._http.aclose())
+        self._run(self._lifespan.__aexit__(None, None, None))
+        self._loop.close()
+
+    def call(
+        self, method: str, path: str, *, token: str | None = None, **more: Any
+    ) -> httpx.Response:
+        bearer = self.admin if token is None else token
+        headers = {**({"Authorization": f"Bearer {bearer}"} if bearer else {})}
+        headers.update(more.pop("headers", {}))
+        return self._run(self._http.request(method, path, headers=headers, **more))
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.call("GET", path, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return self.call("POST", path, **more)
+
+    def user(self, name: str, role: Role = Role.USER) -> str:
+        """A new user's token."""
+        token = f"token-of-{name}"
+        now = self.clock()
+        with self.services.db.begin() as session:
+            user = users.add_user(session, name=name, role=role, now=now)
+            users.add_token(session, user_id=user.id, token=token, name="test", now=now)
+        return token
+
+    def upload(self) -> None:
+        self.call("PUT", f"/api/v1/bundles/{BUNDLE_SHA256}", content=BUNDLE).raise_for_status()
+
+    def submit(self, *, token: str | None = None, **spec: Any) -> dict[str, Any]:
+        """The job's view."""
+        self.upload()
+        body = {
+            "spec": {"name": "mnist", "run": "python train.py", **spec},
+            "bundle": BUNDLE_SHA256,
+            "token": uuid.uuid4().hex,
+        }
+        answer = self.post("/api/v1/jobs", json=body, token=token)
+        assert answer.status_code == 201, answer.text
+        view: dict[str, Any] = answer.json()
+        return view
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Let time pass, then one pass of the supervise loop."""
+        self.clock.advance(seconds)
+        self.services.supervisor.run_once()
+
+    def joined(self, **spec: Any) -> HttpAgent:
+        """A job is submitted, its VM runs, its agent has joined."""
+        self.submit(**spec)
+        for _ in range(4):
+            self.look(1.0)
+        agent = HttpAgent(self, self.cloud.launches[-1].user_data.token)
+        agent.join()
+        return agent
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
+
+
+class HttpAgent:
+    """An agent that says what the test tells it to."""
+
+    def __init__(self, master: HttpMaster, join_token: str) -> None:
+        self.master = master
+        self.join_token = join_token
+        self.session = self.vm = self.job = ""
+        self.seq = 0
+
+    def join(self) -> dict[str, Any]:
+        body = {"token": self.join_token, "agent_version": "1"}
+        answer = self.master.post("/agent/v1/join", json=body, token="")
+        assert answer.status_code == 200, answer.text
+        reply: dict[str, Any] = answer.json()
+        self.session, self.vm = reply["session"], reply["vm"]
+        self.job = reply["assignment"]["job"]
+        return reply
+
+    def envelope(self, **report: object) -> dict[str, Any]:
+        self.seq += 1
+        return {"seq": self.seq, "age_s": 0.0, "attempt": 1, "report": report}
+
+    def sync(self, *envelopes: dict[str, Any], **more: object) -> httpx.Response:
+        body = {"protocol": 1, "vm": self.vm, "attempt": 1, "reports": list(envelopes), **more}
+        return self.master.post("/agent/v1/sync", json=body, token=self.session)
+
+    def train(self, step: int) -> None:
+        """Through preparation to this step."""
+        told = self.sync(
+            self.envelope(kind="prepared"),
+            self.envelope(kind="fenced_in", n=1),
+            self.envelope(kind="restored", step=0),
+            self.envelope(kind="started", pid=7),
+            self.envelope(kind="steps", step=step, count=step, step_s=0.5, load_s=0.0),
+            self.envelope(kind="metrics", step=step, values={"loss": 1.25}),
+        )
+        assert told.json()["ack_seq"] == self.seq, told.text
+
+    def post_log(self, data: bytes, *, offset: int, attempt: int = 1) -> httpx.Response:
+        params = {"attempt": attempt, "offset": offset}
+        return self.master.post("/agent/v1/logs", params=params, content=data, token=self.session)

@@ -1,0 +1,197 @@
+"""A whole master without HTTP: database, loops, fake cloud, scripted agents, fake time."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import select
+
+from fakes.fake_cloud import FakeClock, FakeCloud, Machine
+from fakes.scripted_agent import FakeChain, ScriptedAgent
+from spothop.jobspec import JobSpec
+from spothop_master.chaos import Chaos
+from spothop_master.loops.presence import Presence
+from spothop_master.loops.supervise import Supervisor
+from spothop_master.loops.sweep import Sweep
+from spothop_master.settings import MasterSettings
+from spothop_master.store import jobs
+from spothop_master.store.db import Database
+from spothop_master.store.schema import Attempt, Base, Event, Job, Observation, User, VmRow
+
+Row = TypeVar("Row", bound=Base)
+OWNER = "owner-1"
+
+
+class Killed(BaseException):
+    """The master is no more: nothing of it may catch this."""
+
+
+class Inline(Executor):
+    """Does it at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def _no_sync(connection: Any, _record: object) -> None:
+    """Tests survive no power cut; the disk of a test machine may be slow."""
+    connection.execute("PRAGMA synchronous=OFF")
+
+
+class World:
+    """One master over one fake cloud. `tick` lets time pass and turns the crank."""
+
+    def __init__(self, folder: Path, *, seed: int = 0, **settings: object) -> None:
+        self.clock = FakeClock()
+        self.cloud = FakeCloud(clock=self.clock)
+        self.db = Database(f"sqlite:///{folder}/world-{seed}.db")
+        sa.event.listen(self.db.engine, "connect", _no_sync)
+        Base.metadata.create_all(self.db.engine)
+        self.settings = MasterSettings.model_validate(
+            {
+                "home": folder,
+                "owner": OWNER,
+                "sync_every_s": 1,
+                "silent_after_s": 20,
+                "join_timeout_s": 60,
+                "backoff_max_s": 20,
+                **settings,
+            }
+        )
+        self.random = random.Random(seed)
+        self.chains: dict[str, FakeChain] = defaultdict(FakeChain)
+        self.agents: dict[str, ScriptedAgent] = {}
+        self._tokens = 0
+        with self.db.begin() as session:
+            session.add(User(id=1, name="u", role="user", created_at=self.clock()))
+        self.restart()
+
+    def restart(self) -> None:
+        """A new master process on the same database and clouds."""
+        self.chaos = Chaos()
+        self.presence = Presence(self.clock())
+        self.supervisor = Supervisor(
+            self.db,
+            {"fake": self.cloud},
+            self.settings,
+            self.presence,
+            self.clock,
+            self.chaos,
+            executor=Inline(),
+            rng=random.Random(1),
+            new_token=self._token,
+        )
+        self.sweep = Sweep(self.db, {"fake": self.cloud}, OWNER, self.clock)
+
+    def kill_at(self, point: str) -> None:
+        """The master dies when it next gets there."""
+
+        def die() -> None:
+            raise Killed(point)
+
+        self.chaos.at(point, die)
+
+    def _token(self) -> str:
+        self._tokens += 1
+        return f"{self._tokens:010d}-token"
+
+    # -- users -----------------------------------------------------------------------------------
+
+    def submit(self, job_id: str = "job-1", **spec: object) -> str:
+        parsed = JobSpec.model_validate({"name": "job", "run": "python train.py", **spec})
+        with self.db.begin() as session:
+            jobs.submit(
+                session,
+                spec=parsed,
+                bundle="0" * 64,
+                token=f"submit-{job_id}",
+                owner_id=1,
+                job_id=job_id,
+                now=self.clock(),
+                storage_url="file:///bucket",
+            )
+        return job_id
+
+    def want(self, wanted: str, job_id: str = "job-1") -> None:
+        with self.db.begin() as session:
+            jobs.want(session, job_id, wanted, now=self.clock())
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """One pass of the supervise loop."""
+        self.supervisor.run_once()
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.clock.advance(seconds)
+        self.look()
+
+    def settle(self, seconds: int = 10) -> None:
+        for _ in range(seconds):
+            self.tick()
+
+    # -- VMs -------------------------------------------------------------------------------------
+
+    def machine(self, attempt: int | None = None, job_id: str = "job-1") -> Machine:
+        """Of this attempt; of the newest one when none is named."""
+        chosen = self.attempt(attempt, job_id)
+        token = self.vm(chosen.vm_id).token
+        return next(m for m in self.cloud.machines.values() if m.token == token)
+
+    def join(self, attempt: int | None = None, job_id: str = "job-1") -> ScriptedAgent:
+        machine = self.machine(attempt, job_id)
+        agent = ScriptedAgent.join(
+            self.db, lambda: self.presence, self.clock, machine, self.chains.__getitem__
+        )
+        self.agents[machine.id] = agent
+        return agent
+
+    def training(self, job_id: str = "job-1") -> ScriptedAgent:
+        """Submit, allocate, join, prepare, train ten steps."""
+        self.submit(job_id)
+        self.look()
+        self.settle(3)
+        agent = self.join(job_id=job_id)
+        self.tick()
+        agent.prepare()
+        self.tick()
+        agent.train(10)
+        self.look()
+        return agent
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def rows(self, model: type[Row], *where: Any) -> list[Row]:
+        with self.db.read() as session:
+            return list(session.scalars(select(model).where(*where)))
+
+    def job(self, job_id: str = "job-1") -> Job:
+        return self.rows(Job, Job.id == job_id)[0]
+
+    def attempts(self, job_id: str = "job-1") -> list[Attempt]:
+        found = self.rows(Attempt, Attempt.job_id == job_id)
+        return sorted(found, key=lambda attempt: attempt.number)
+
+    def attempt(self, number: int | None = None, job_id: str = "job-1") -> Attempt:
+        found = self.attempts(job_id)
+        return found[-1] if number is None else found[number - 1]
+
+    def vm(self, vm_id: str) -> VmRow:
+        return self.rows(VmRow, VmRow.id == vm_id)[0]
+
+    def vms(self) -> list[VmRow]:
+        return sorted(self.rows(VmRow), key=lambda vm: (vm.requested_at, vm.id))
+
+    def events(self, kind: str) -> list[Event]:
+        return self.rows(Event, Event.kind == kind)
+
+    def observations(self, kind: str) -> list[Observation]:
+        return self.rows(Observation, Observation.kind == kind)

@@ -1,0 +1,171 @@
+"""A job's policy through master and agent: directives, events, and what other jobs measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fakes.scripted_agent import ScriptedAgent
+from fakes.world import World
+from spothop.wire import AnyDirective, Insurance, InsuranceDirective, SaveKind
+from spothop_master.store.schema import Observation
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.db.close()
+
+
+def training(world: World, job_id: str = "job-1", **checkpoint: object) -> ScriptedAgent:
+    world.submit(job_id, checkpoint=checkpoint)
+    world.look()
+    world.settle(3)
+    agent = world.join(job_id=job_id)
+    world.tick()
+    agent.prepare()
+    world.tick()
+    return agent
+
+
+def insured(told: list[AnyDirective]) -> Insurance | None:
+    return next((d.insurance for d in told if isinstance(d, InsuranceDirective)), None)
+
+
+def texts(world: World, job_id: str = "job-1") -> list[str]:
+    return [e.text for e in world.events("insurance") if e.job_id == job_id]
+
+
+def lived(world: World, seconds: float, *, times: int = 1) -> None:
+    """Lives of another job's VMs in zone `a`."""
+    with world.db.begin() as session:
+        for i in range(times):
+            session.add(
+                Observation(
+                    kind="life", cloud="fake", region="r", zone="a", vm_type="gpu", spot=True,
+                    value=seconds, vm_id=f"other-{seconds}-{i}", at=world.clock(),
+                )
+            )  # fmt: skip
+
+
+def test_notice_aware_is_the_default_and_reaches_agent_and_events(world: World) -> None:
+    agent = training(world)
+    assert agent.assignment.policy.policy == "notice-aware"
+    told = insured(agent.train(10))
+    assert told is not None
+    (text,) = texts(world)
+    assert text.startswith(f"next insurance save at step {told.at_step}: tau ")
+    assert "MTTP" in text
+    assert "notice kept" in text
+    assert world.job().insurance == told.model_dump(mode="json")
+
+
+def test_static_saves_every_n_steps_from_what_was_saved(world: World) -> None:
+    agent = training(world, policy="static", static_every=25)
+    assert agent.assignment.policy.policy == "static:25"
+    told = insured(agent.train(10))
+    assert told is not None
+    assert (told.at_step, told.tau_s) == (25, 12.5)
+    agent.train(20)
+    told = insured(agent.save(SaveKind.INSURANCE))
+    assert told is not None
+    assert told.at_step == 55
+    assert texts(world) == ["next insurance save at step 25: tau 12 s from stall 1 s, "
+                            "MTTP 3 h 00 (default), every 25 steps"]  # fmt: skip
+
+
+def test_none_never_insures_and_says_so_once(world: World) -> None:
+    agent = training(world, policy="none")
+    for _ in range(3):
+        assert insured(agent.train(10)) is None
+    assert texts(world) == ["no insurance saves: the policy is none: only the user's own saves"]
+    assert world.job().insurance is None
+
+
+def test_thesis_is_off_while_an_emergency_save_fits_and_on_when_it_does_not(world: World) -> None:
+    world.cloud.grace_s = 3.0
+    agent = training(world, policy="thesis")
+    assert agent.assignment.policy.margin_s == 0
+    told = insured(agent.train(10))  # 0.5 + defaults 1 + 2 >= 3
+    assert told is not None
+    assert told.tau_s == pytest.approx((2 * 1 * (10_800 + 4)) ** 0.5)
+    assert insured(agent.save()) is None  # measured: 0.5 + 0.2 + 0.4 < 3
+    on, off = texts(world)
+    assert on.startswith("next insurance save")
+    assert "restart 4 s" in on
+    assert off.startswith("no insurance saves: off, because an emergency save fits")
+
+
+def test_a_life_of_another_job_changes_a_running_jobs_directive_at_its_next_sync(
+    world: World,
+) -> None:
+    """And so does what is measured by the master's own loop, of another job's VM."""
+    first = training(world)
+    before = insured(first.train(10))
+    assert before is not None
+    second = training(world, "job-2")
+    second.train(10)
+    assert world.vm(first.vm).zone == "a"
+    world.cloud.preempt(second.machine.id, 0)
+    world.settle(2)
+    (life,) = world.observations("life")
+    assert (life.vm_id, life.censored) == (second.vm, False)
+    after = insured(first.obey())  # a heartbeat: no report of its own
+    assert after is not None
+    assert after.tau_s < 0.9 * before.tau_s
+    assert "(1 lives)" in after.reason
+
+
+def test_an_event_only_when_tau_changes_materially_also_by_a_slow_drift(world: World) -> None:
+    agent = training(world)
+    for _ in range(5):
+        agent.train(10)
+    assert len(texts(world)) == 1
+    drifted = []
+    for n in range(1, 9):
+        lived(world, 3000.0 + n)
+        told = insured(agent.train(10))
+        assert told is not None
+        drifted.append(told.tau_s)
+    assert drifted == sorted(drifted, reverse=True)
+    told_of = [e.data["tau_s"] for e in world.events("insurance")]
+    assert 2 <= len(told_of) <= 4
+    assert all(b < 0.75 * a for a, b in pairwise(told_of))
+
+
+def test_a_pool_where_vms_die_fast_is_insured_more_often(world: World) -> None:
+    lived(world, 60.0, times=30)
+    agent = training(world)
+    told = insured(agent.train(10))
+    assert told is not None
+    assert told.tau_s < 60  # by the stated default of 3 h alone: 260 s
+    assert "(30 lives)" in told.reason
+
+
+def test_every_outcome_of_a_preemption_is_recorded_with_its_evidence(world: World) -> None:
+    agent = training(world)
+    agent.train(10)
+    agent.notice()
+    agent.save(SaveKind.EMERGENCY)
+    world.settle(3)
+    new = world.join(2)
+    new.prepare()
+    world.tick()
+    new.obey()
+    new.train(5)
+    world.settle(3)
+    (emergency,) = world.observations("emergency")
+    assert (emergency.value, emergency.censored, emergency.evidence) == (1.0, False, "notice")
+    (life,) = world.observations("life")
+    assert (life.censored, life.evidence) == (False, "notice")
+    assert {o.vm_id for o in world.observations("allocation")} == {agent.vm, new.vm}
+    world.cloud.preempt(new.machine.id, 0)
+    world.clock.advance(timedelta(seconds=1).total_seconds())
+    world.settle(3)
+    lost = world.observations("emergency")[1]
+    assert (lost.value, lost.censored, lost.evidence) == (0.0, False, "no_notice")

@@ -1,0 +1,222 @@
+"""The agents' REST over the real application: joining, syncing, bundles, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
+from spothop.wire import Assignment, Problem, SyncReply
+
+JOBS = "/api/v1/jobs"
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[HttpMaster]:
+    with HttpMaster(tmp_path) as master:
+        yield master
+
+
+def error(answer: Any, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    return Problem.model_validate(answer.json()).error
+
+
+def test_join_gives_session_and_assignment(master: HttpMaster) -> None:
+    agent = master.joined()
+    reply = agent.join()  # the answer got lost: before the first report it may ask again
+    assignment = Assignment.model_validate(reply["assignment"])
+    assert (assignment.attempt, assignment.bundle) == (1, BUNDLE_SHA256)
+    assert assignment.fence_now
+    assert reply["sync_every_s"] == master.settings.sync_every_s
+
+
+def test_a_session_from_a_lost_answer_ends_at_the_second_join(master: HttpMaster) -> None:
+    agent = master.joined()
+    lost = agent.session
+    agent.sync()
+    agent.join()
+    body = {"vm": agent.vm, "attempt": 1}
+    assert error(master.post("/agent/v1/sync", json=body, token=lost), 401) == "no_session"
+    assert agent.sync().status_code == 200
+
+
+def test_join_tokens_work_once(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.sync(agent.envelope(kind="prepared"))
+    body = {"token": agent.join_token, "agent_version": "1"}
+    assert error(master.post("/agent/v1/join", json=body, token=""), 401) == "bad_join_token"
+
+
+def test_a_newer_protocol_is_told_which_one_we_speak(master: HttpMaster) -> None:
+    body = {"protocol": 2, "token": "t", "of_the_future": True}
+    answer = master.post("/agent/v1/join", json=body, token="")
+    assert error(answer, 400) == "wrong_protocol"
+    assert "master 1" in answer.json()["message"]
+
+
+def test_malformed_messages_name_the_field(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert error(agent.sync(heartbaet={}), 422) == "invalid_request"
+    answer = agent.sync({"seq": 1, "age_s": 0, "attempt": 1, "report": {"kind": "nonsense"}})
+    assert error(answer, 422) == "invalid_request"
+    assert "reports.0.report" in answer.json()["field"]
+    raw = master.post("/agent/v1/sync", content=b"not json", token=agent.session)
+    assert error(raw, 422) == "invalid_request"
+
+
+def test_a_session_is_for_its_own_vm_alone(master: HttpMaster) -> None:
+    agent = master.joined()
+    answer = agent.sync(vm="vm-of-somebody-else")
+    assert error(answer, 403) == "wrong_vm"
+    body = {"vm": agent.vm, "attempt": 1}
+    assert error(master.post("/agent/v1/sync", json=body, token="x"), 401) == "no_session"
+    assert error(master.post("/agent/v1/sync", json=body), 401) == "no_session"
+    assert error(master.get(JOBS, token=agent.session), 401) == "bad_token"
+
+
+def test_replayed_reports_are_harmless(master: HttpMaster) -> None:
+    agent = master.joined()
+    report = agent.envelope(kind="message", text="hello")
+    first, again = agent.sync(report), agent.sync(report)
+    assert (first.json()["ack_seq"], again.json()["ack_seq"]) == (1, 1)
+    told = master.get(f"{JOBS}/mnist/events").json()
+    assert [e["text"] for e in told].count("hello") == 1
+
+
+def test_a_gap_is_not_acknowledged(master: HttpMaster) -> None:
+    agent = master.joined()
+    first = agent.envelope(kind="message", text="one")
+    agent.envelope(kind="message", text="lost")
+    third = agent.envelope(kind="message", text="three")
+    assert agent.sync(first, third).json()["ack_seq"] == 1
+
+
+def test_plain_heartbeats_ask_the_database_nothing(master: HttpMaster) -> None:
+    agent = master.joined()
+    told = agent.envelope(kind="message", text="hello")
+    before = SyncReply.model_validate(agent.sync(told).json())
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    master.clock.advance(1)
+    heartbeat = {"step": 3, "pending_saves": 0, "trainer_alive": True}
+    assert SyncReply.model_validate(agent.sync(heartbeat=heartbeat).json()) == before
+    assert asked == []
+    assert master.services.presence.last_contact(agent.vm) == master.clock()
+
+
+def test_an_agent_that_waits_for_its_fence_asks_again_soon(master: HttpMaster) -> None:
+    agent = master.joined()
+    at_work = SyncReply.model_validate(agent.sync().json())
+    waits = SyncReply.model_validate(agent.sync(agent.envelope(kind="prepared")).json())
+    assert waits.next_delay_s < at_work.next_delay_s == master.services.settings.sync_every_s
+
+
+def test_heartbeats_never_write(master: HttpMaster) -> None:
+    agent = master.joined()
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    for _ in range(3):
+        master.clock.advance(60)
+        agent.sync()
+    assert asked
+    assert not [q for q in asked if q.startswith(("BEGIN IMMEDIATE", "UPDATE", "INSERT"))]
+
+
+@pytest.mark.parametrize(("kind", "wakes"), [("prepared", True), ("message", False)])
+def test_urgent_reports_wake_the_loop(master: HttpMaster, kind: str, wakes: bool) -> None:
+    agent = master.joined()
+    master.services.supervisor.wake.clear()
+    agent.sync(agent.envelope(kind=kind, **({"text": "x"} if kind == "message" else {})))
+    assert master.services.supervisor.wake.is_set() is wakes
+
+
+def test_a_stop_reaches_the_agent_at_its_next_heartbeat(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    assert agent.sync().json()["directives"][-1]["kind"] == "insurance"
+    master.post(f"{JOBS}/{agent.job}/cancel")
+    master.look()
+    assert [d["kind"] for d in agent.sync().json()["directives"]] == ["stop"]
+
+
+def test_a_vm_that_the_cloud_ended_is_told_to_stop(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    master.post(f"{JOBS}/{agent.job}/preempt", json={"notice_s": 0})
+    for _ in range(3):
+        master.look(2.0)
+    assert error(agent.sync(), 410) == "vm_is_over"
+    assert error(agent.sync(agent.envelope(kind="prepared")), 410) == "vm_is_over"
+    assert error(agent.post_log(b"x", offset=0), 410) == "vm_is_over"
+
+
+def test_sessions_survive_a_restart_of_the_master(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path) as first:
+        agent = first.joined()
+        agent.sync(agent.envelope(kind="message", text="before"))
+    with HttpMaster(tmp_path) as second:
+        agent.master = second
+        assert agent.sync().json()["ack_seq"] == 1
+        assert agent.sync(agent.envelope(kind="message", text="after")).json()["ack_seq"] == 2
+
+
+def test_the_agent_gets_its_own_jobs_bundle_and_no_other(master: HttpMaster) -> None:
+    agent = master.joined()
+    path = f"/agent/v1/bundles/{BUNDLE_SHA256}"
+    answer = master.get(path, token=agent.session)
+    assert (answer.status_code, answer.content) == (200, BUNDLE)
+    other = master.get(f"/agent/v1/bundles/{'0' * 64}", token=agent.session)
+    assert error(other, 404) == "no_such_bundle"
+    assert error(master.get(path, token=""), 401) == "no_token"
+
+
+def test_logs_are_written_by_offset(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert agent.post_log(b"hello ", offset=0).json() == {"next_offset": 6}
+    assert agent.post_log(b"hello world", offset=0).json() == {"next_offset": 11}
+    assert agent.post_log(b"late", offset=50).json() == {"next_offset": 11}
+    answer = master.get(f"{JOBS}/mnist/logs")
+    assert answer.text == "hello world"
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["X-Next-Offset"] == "11"
+    assert answer.headers["X-Attempt"] == "1"
+    assert answer.headers["X-Complete"] == "false"
+    rest = master.get(f"{JOBS}/mnist/logs", params={"offset": 6, "attempt": 1})
+    assert rest.text == "world"
+    assert master.get(f"{JOBS}/mnist").json()["log_tail"] == "hello world"
+
+
+def test_a_log_of_an_attempt_of_another_vm_is_refused(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert error(agent.post_log(b"x", offset=0, attempt=2), 403) == "wrong_attempt"
+
+
+def test_a_log_is_complete_when_nothing_more_can_come(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    agent.post_log(b"bye", offset=0)
+    agent.sync(agent.envelope(kind="exited", code=0, done=True, step=10))
+    master.look(1.0)
+    assert master.get(f"{JOBS}/mnist").json()["state"] == "succeeded"
+    for _ in range(3):
+        master.look(5.0)
+    answer = master.get(f"{JOBS}/mnist/logs", params={"offset": 3})
+    assert (answer.text, answer.headers["X-Complete"]) == ("", "true")
+
+
+def test_a_job_without_attempts_has_an_empty_log(master: HttpMaster) -> None:
+    job = master.submit()["id"]
+    answer = master.get(f"{JOBS}/{job}/logs", params={"attempt": 0})
+    assert (answer.text, answer.headers["X-Attempt"]) == ("", "0")
+    assert answer.headers["X-Complete"] == "false"
+    assert error(master.get(f"{JOBS}/{job}/logs", params={"attempt": 7}), 404)
+    master.post(f"{JOBS}/{job}/cancel")
+    master.look()
+    assert master.get(f"{JOBS}/{job}/logs").headers["X-Complete"] == "true"

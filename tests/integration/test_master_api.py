@@ -1,0 +1,378 @@
+"""The users' REST over the real application: every route, errors, roles, idempotence."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import story
+from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
+from spothop.wire import EventView, JobDetail, JobView, PlanReply, Problem, VmView
+from spothop_master.security import Role
+from spothop_master.store import users
+
+JOBS = "/api/v1/jobs"
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[HttpMaster]:
+    with HttpMaster(tmp_path) as master:
+        yield master
+
+
+def problem(answer: Any, status: int, error: str) -> Problem:
+    """Every error says the fact, and nearly every one the way out."""
+    assert answer.status_code == status, answer.text
+    found = Problem.model_validate(answer.json())
+    assert found.error == error, answer.text
+    assert found.message
+    assert found.cure
+    return found
+
+
+# --- who may ------------------------------------------------------------------------------------
+
+
+def test_first_start_writes_a_token_that_only_its_user_reads(master: HttpMaster) -> None:
+    mode = (master.settings.home / "admin.token").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+    assert master.get("/api/v1/me").json() == {"name": "admin", "role": "admin"}
+
+
+def test_second_start_keeps_the_token(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path) as first:
+        token = first.admin
+    with HttpMaster(tmp_path) as second:
+        assert second.admin == token
+        assert second.get("/api/v1/me").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/me"),
+        ("POST", "/api/v1/plan"),
+        ("PUT", f"/api/v1/bundles/{BUNDLE_SHA256}"),
+        ("GET", JOBS),
+        ("POST", JOBS),
+        ("GET", f"{JOBS}/j"),
+        ("GET", f"{JOBS}/j/events"),
+        ("GET", f"{JOBS}/j/logs"),
+        ("POST", f"{JOBS}/j/cancel"),
+        ("POST", f"{JOBS}/j/preempt"),
+        ("GET", "/api/v1/vms"),
+        ("POST", "/api/v1/vms/v/preempt"),
+    ],
+)
+def test_no_route_answers_without_a_token(master: HttpMaster, method: str, path: str) -> None:
+    problem(master.call(method, path, token="", json={"spec": {}}), 401, "no_token")
+    answer = master.call(method, path, token="wrong", json={"spec": {}})
+    problem(answer, 401, "bad_token")
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_health_needs_no_token(master: HttpMaster) -> None:
+    for path in ("/healthz", "/api/v1/healthz"):
+        answer = master.get(path, token="")
+        assert answer.json()["status"] == "ok"
+
+
+def test_a_revoked_token_is_no_token(master: HttpMaster) -> None:
+    ann = master.user("ann")
+    assert master.get("/api/v1/me", token=ann).json()["name"] == "ann"
+    with master.services.db.begin() as session:
+        who = users.whose(session, ann)
+        assert who is not None
+        users.revoke_tokens(session, user_id=who.user_id, now=master.clock())
+    problem(master.get("/api/v1/me", token=ann), 401, "bad_token")
+
+
+def test_users_see_their_own_jobs_admins_all_viewers_only_look(master: HttpMaster) -> None:
+    ann, bob, eve = master.user("ann"), master.user("bob"), master.user("eve", Role.VIEWER)
+    job = master.submit(token=ann)["id"]
+    assert [j["id"] for j in master.get(JOBS, token=ann).json()] == [job]
+    assert master.get(JOBS, token=bob).json() == []
+    problem(master.get(f"{JOBS}/{job}", token=bob), 404, "no_such_job")
+    problem(master.post(f"{JOBS}/{job}/cancel", token=bob), 404, "no_such_job")
+    assert [j["owner"] for j in master.get(JOBS).json()] == ["ann"]
+    assert master.get(f"{JOBS}/{job}", token=eve).status_code == 200
+    problem(master.post(f"{JOBS}/{job}/cancel", token=eve), 403, "read_only")
+    problem(master.post(JOBS, token=eve, json={}), 403, "read_only")
+
+
+def test_vms_of_others_do_not_exist(master: HttpMaster) -> None:
+    agent = master.joined()
+    bob = master.user("bob")
+    assert master.get("/api/v1/vms", token=bob).json() == []
+    problem(master.post(f"/api/v1/vms/{agent.vm}/preempt", token=bob), 404, "no_such_vm")
+
+
+# --- bundles ------------------------------------------------------------------------------------
+
+
+def test_a_bundle_is_kept_by_its_content(master: HttpMaster) -> None:
+    path = f"/api/v1/bundles/{BUNDLE_SHA256}"
+    assert master.call("HEAD", path).status_code == 404
+    assert master.call("PUT", path, content=BUNDLE).status_code == 201
+    assert master.call("PUT", path, content=BUNDLE).status_code == 200
+    answer = master.call("HEAD", path)
+    assert (answer.status_code, answer.headers["Content-Length"]) == (200, str(len(BUNDLE)))
+
+
+def test_a_bundle_that_is_not_its_name_is_refused_and_leaves_nothing(master: HttpMaster) -> None:
+    answer = master.call("PUT", f"/api/v1/bundles/{'0' * 64}", content=BUNDLE)
+    problem(answer, 422, "bundle_mismatch")
+    problem(master.call("PUT", "/api/v1/bundles/..%2Fx", content=BUNDLE), 404, "no_such_route")
+    problem(master.call("PUT", "/api/v1/bundles/ABC", content=BUNDLE), 422, "bad_bundle_name")
+    assert list((master.settings.home / "bundles").iterdir()) == []
+
+
+def test_a_bundle_over_the_limit_is_refused(master: HttpMaster) -> None:
+    big = b"x" * 1001
+    path = f"/api/v1/bundles/{hashlib.sha256(big).hexdigest()}"
+    problem(master.call("PUT", path, content=big), 413, "bundle_too_large")
+    assert list((master.settings.home / "bundles").iterdir()) == []
+
+
+# --- submitting ---------------------------------------------------------------------------------
+
+
+def test_submit_makes_one_job_per_token(master: HttpMaster) -> None:
+    master.upload()
+    body = {"spec": {"name": "a", "run": "x"}, "bundle": BUNDLE_SHA256, "token": "once"}
+    first, again = master.post(JOBS, json=body), master.post(JOBS, json=body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    view = JobView.model_validate(first.json())
+    assert (view.state, view.owner, view.attempt) == ("queued", "admin", 0)
+    assert view.storage.url == master.settings.storage_url
+    assert len(master.get(JOBS).json()) == 1
+
+
+def test_another_users_submit_token_is_refused(master: HttpMaster) -> None:
+    master.upload()
+    body = {"spec": {"name": "a", "run": "x"}, "bundle": BUNDLE_SHA256, "token": "once"}
+    assert master.post(JOBS, json=body, token=master.user("ann")).status_code == 201
+    problem(master.post(JOBS, json=body, token=master.user("bob")), 409, "token_taken")
+
+
+def test_submit_says_what_is_wrong_with_the_job_file(master: HttpMaster) -> None:
+    master.upload()
+    spec = {"name": "a", "run": "x", "resorces": {}}
+    body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
+    found = problem(master.post(JOBS, json=body), 422, "bad_job_file")
+    assert found.field == "resorces"
+    assert "resources" in found.cure
+
+
+def test_submit_without_its_bundle_is_refused(master: HttpMaster) -> None:
+    for bundle in ("0" * 64, "../../etc/passwd"):
+        body = {"spec": {"name": "a", "run": "x"}, "bundle": bundle, "token": "t"}
+        assert problem(master.post(JOBS, json=body), 404, "no_such_bundle").field == "bundle"
+
+
+def test_a_job_that_no_pool_matches_is_refused_at_once(master: HttpMaster) -> None:
+    master.upload()
+    spec = {"name": "a", "run": "x", "resources": {"any_of": [{"zone": "mars"}]}}
+    body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
+    problem(master.post(JOBS, json=body), 422, "no_pool")
+
+
+def test_a_price_that_is_too_high_today_is_no_reason_to_refuse(master: HttpMaster) -> None:
+    assert master.submit(resources={"max_price": 0.1})["state"] == "queued"
+
+
+def test_init_from_reads_only_jobs_that_the_user_sees(master: HttpMaster) -> None:
+    ann, bob = master.user("ann"), master.user("bob")
+    job = master.submit(token=ann)["id"]
+    spec = {"name": "b", "run": "x", "checkpoint": {"init_from": f"job:{job}"}}
+    body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
+    found = problem(master.post(JOBS, json=body, token=bob), 422, "no_such_job")
+    assert found.field == "checkpoint.init_from"
+    assert master.post(JOBS, json=body, token=ann).status_code == 201
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def test_validation_errors_name_field_value_and_cure(master: HttpMaster) -> None:
+    found = problem(master.post("/api/v1/plan", json={"spec": 3}), 422, "invalid_request")
+    assert found.field == "spec"
+    assert "3" in found.message
+    missing = problem(master.post(JOBS, json={"spec": {}}), 422, "invalid_request")
+    assert missing.field == "bundle"
+    extra = {"spec": {}, "bundle": "b", "token": "t", "bundel": 1}
+    assert problem(master.post(JOBS, json=extra), 422, "invalid_request").field == "bundel"
+    answer = master.get(f"{JOBS}/x/events", params={"after": -1})
+    assert problem(answer, 422, "invalid_request").field == "after"
+    broken = master.post(JOBS, content=b"{", headers={"content-type": "application/json"})
+    assert "JSON" in problem(broken, 422, "invalid_request").message
+
+
+def test_unknown_routes_and_methods_are_problems_too(master: HttpMaster) -> None:
+    problem(master.get("/api/v1/nothing"), 404, "no_such_route")
+    problem(master.call("DELETE", JOBS), 405, "wrong_method")
+
+
+def test_what_we_did_not_foresee_has_a_trace_in_the_log(
+    master: HttpMaster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(master.cloud, "pools", broken)
+    with caplog.at_level(logging.ERROR):
+        answer = master.post("/api/v1/plan", json={"spec": {"name": "a", "run": "x"}})
+    found = problem(answer, 500, "internal")
+    assert "secret detail" not in answer.text
+    trace = found.message.rpartition("trace ")[2].rstrip(")")
+    assert any(trace in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+def test_bodies_have_a_limit(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path, max_body_bytes=100) as master:
+        problem(master.post(JOBS, json={"spec": "x" * 200}), 413, "body_too_large")
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def test_plan_gives_pools_in_order_with_their_figures(master: HttpMaster) -> None:
+    spec = {"name": "a", "run": "x", "resources": {"any_of": [{"zone": "b"}, {"zone": "a"}]}}
+    reply = PlanReply.model_validate(master.post("/api/v1/plan", json={"spec": spec}).json())
+    assert [plan.pool.zone for plan in reply.pools] == ["b", "a"]
+    first = reply.pools[0]
+    assert (first.spot_price, first.on_demand_price, first.grace_s) == (1.1, 3.0, 30.0)
+    assert (first.mttp_s, first.lives, first.restart_s) == (10800, 0, 120)
+    assert reply.storage == master.settings.storage_url
+
+
+def test_a_training_job_from_all_sides(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(40)
+    commit = {"kind": "committed", "n": 2, "step": 40, "save": "periodic", "bytes": 10}
+    agent.sync(agent.envelope(**commit, delta_s=0.1, beta_s=0.2))
+    master.clock.advance(1800)
+    detail = JobDetail.model_validate(master.get(f"{JOBS}/mnist").json())
+    assert (detail.state, detail.step, detail.attempt) == ("running", 40, 1)
+    assert detail.metrics == {"loss": 1.25}
+    assert detail.saves == {"periodic": 1}
+    assert detail.useful_s == 20.0
+    assert detail.cost == pytest.approx(0.5, rel=0.01)  # half an hour at 1 USD
+    assert detail.on_demand_cost == pytest.approx(1.5, rel=0.01)
+    assert detail.vm == agent.vm
+    assert [c.n for c in detail.checkpoints] == [2]
+    assert [a.last_step for a in detail.attempts] == [40]
+    vms = [VmView.model_validate(vm) for vm in master.get("/api/v1/vms").json()]
+    assert [(vm.id, vm.attempt, vm.price) for vm in vms] == [(agent.vm, 1, 1.0)]
+
+
+def test_events_come_in_order_and_after_an_id(master: HttpMaster) -> None:
+    job = master.submit()["id"]
+    master.look()
+    seen = [EventView.model_validate(e) for e in master.get(f"{JOBS}/{job}/events").json()]
+    assert seen[0].kind == "submitted"
+    assert [e.id for e in seen] == sorted(e.id for e in seen)
+    answer = master.get(f"{JOBS}/{job}/events", params={"after": seen[0].id})
+    assert [e["id"] for e in answer.json()] == [e.id for e in seen[1:]]
+
+
+def test_a_long_poll_answers_at_once_when_the_master_ends(master: HttpMaster) -> None:
+    job = master.submit()["id"]
+    master.services.stopping.set()
+    answer = master.get(f"{JOBS}/{job}/events", params={"after": 10**6, "wait_s": 30})
+    assert answer.json() == []
+
+
+def test_a_name_stands_for_its_only_unfinished_job(master: HttpMaster) -> None:
+    first, second = master.submit()["id"], master.submit()["id"]
+    found = problem(master.get(f"{JOBS}/mnist"), 409, "ambiguous_name")
+    assert first in found.message
+    master.post(f"{JOBS}/{first}/cancel")
+    master.look()
+    assert master.get(f"{JOBS}/mnist").json()["id"] == second
+    assert master.get(f"{JOBS}/{first}").json()["state"] == "cancelled"
+    problem(master.get(f"{JOBS}/none"), 404, "no_such_job")
+
+
+def test_jobs_that_ended_long_ago_are_listed_on_demand(master: HttpMaster) -> None:
+    old = master.submit()["id"]
+    master.post(f"{JOBS}/{old}/cancel")
+    master.look()
+    master.clock.advance(2 * 86400)
+    new = master.submit(name="new")["id"]
+    assert [j["id"] for j in master.get(JOBS).json()] == [new]
+    assert [j["id"] for j in master.get(JOBS, params={"all": "true"}).json()] == [new, old]
+    answer = master.get(JOBS, params={"state": "cancelled"})
+    assert [j["id"] for j in answer.json()] == [old]
+
+
+def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMaster) -> None:
+    from sqlalchemy import event
+
+    counted: list[str] = []
+    event.listen(
+        master.services.db.engine,
+        "before_cursor_execute",
+        lambda *args: counted.append(args[2]),
+    )
+    master.submit()
+    counted.clear()
+    master.get(JOBS)
+    alone = len(counted)
+    with master.services.db.begin() as session:
+        story.tell(session, owner_id=1)
+    counted.clear()
+    assert len(master.get(JOBS, params={"all": "true"}).json()) == 5
+    assert len(counted) == alone
+
+
+# --- acting -------------------------------------------------------------------------------------
+
+
+def test_cancel_wakes_the_loop_and_may_be_repeated(master: HttpMaster) -> None:
+    job = master.submit()["id"]
+    master.services.supervisor.wake.clear()
+    assert master.post(f"{JOBS}/{job}/cancel").json()["wanted"] == "cancelled"
+    assert master.services.supervisor.wake.is_set()
+    master.look()
+    assert master.post(f"{JOBS}/{job}/cancel").json()["state"] == "cancelled"
+
+
+def test_a_job_that_succeeded_cannot_be_cancelled(master: HttpMaster) -> None:
+    with master.services.db.begin() as session:
+        story.tell(session, owner_id=1)
+    problem(master.post(f"{JOBS}/mnist-b77e01/cancel"), 409, "job_is_over")
+
+
+def test_preempt_asks_the_cloud_for_the_vm_that_trains(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    answer = master.post(f"{JOBS}/mnist/preempt", json={"notice_s": 5})
+    assert VmView.model_validate(answer.json()).id == agent.vm
+    machine = next(iter(master.cloud.machines.values()))
+    assert machine.deadline_at is not None
+    assert (machine.deadline_at - master.clock()).total_seconds() == 5
+
+
+def test_preempt_without_a_body_is_the_promised_notice(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert master.post(f"/api/v1/vms/{agent.vm}/preempt").status_code == 200
+    machine = next(iter(master.cloud.machines.values()))
+    assert machine.deadline_at is not None
+    assert (machine.deadline_at - master.clock()).total_seconds() == master.cloud.grace_s
+
+
+def test_preempt_refuses_what_makes_no_sense(master: HttpMaster) -> None:
+    job = master.submit()["id"]
+    problem(master.post(f"{JOBS}/{job}/preempt"), 409, "no_running_vm")
+    problem(master.post("/api/v1/vms/vm-0/preempt"), 404, "no_such_vm")
+    agent = master.joined(name="other")
+    answer = master.post(f"/api/v1/vms/{agent.vm}/preempt", json={"notice_s": -1})
+    assert problem(answer, 422, "invalid_request").field == "notice_s"

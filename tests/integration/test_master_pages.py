@@ -1,0 +1,160 @@
+"""The status pages over the real application: login, escaping, what stands on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fakes import story
+from fakes.http_master import HttpMaster
+from spothop_master.security import Role
+from spothop_master.web import session as web_session
+
+SCRIPT_TAG = re.compile(r"<script[^>]*>")
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[HttpMaster]:
+    with HttpMaster(tmp_path) as master:
+        with master.services.db.begin() as session:
+            story.tell(session, owner_id=1)
+        master.services.logs.append(story.GPT, 3, offset=0, data=story.log_text().encode())
+        master.clock.now = story.NOW + timedelta(0)
+        yield master
+
+
+def page(master: HttpMaster, path: str, token: str | None = None, status: int = 200) -> str:
+    """As a browser that logged in sees it."""
+    cookie = f"{web_session.COOKIE}={token or master.admin}"
+    headers = {"Cookie": cookie, "Accept": "text/html,*/*"}
+    answer = master.get(path, token="", headers=headers)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Cache-Control"] == "no-store"
+    return answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/vms", f"/jobs/{story.GPT}"])
+def test_pages_need_a_login(master: HttpMaster, path: str) -> None:
+    for headers in ({}, {"Cookie": f"{web_session.COOKIE}=wrong"}):
+        answer = master.get(path, token="", headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    bearer_only = master.get(path)
+    assert bearer_only.status_code == 303
+
+
+def test_a_token_in_the_url_is_not_a_login(master: HttpMaster) -> None:
+    answer = master.get("/", token="", params={"token": master.admin})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+def test_login_sets_a_cookie_that_scripts_cannot_read(master: HttpMaster) -> None:
+    answer = master.post("/login", token="", data={"token": f" {master.admin}\n"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "secure" not in cookie  # plain http on loopback
+
+
+def test_the_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path, public_url="https://spothop.example") as master:
+        answer = master.post("/login", token="", data={"token": master.admin})
+        assert "secure" in answer.headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"token": ""}, {"token": "wrong"}, dict.fromkeys("abcdefghijkl", "x")]
+)
+def test_a_wrong_token_stays_outside(master: HttpMaster, body: dict[str, str]) -> None:
+    answer = master.post("/login", token="", data=body)
+    assert answer.status_code == 403
+    assert "No user has this token" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_logout_takes_the_cookie_back(master: HttpMaster) -> None:
+    answer = master.post("/logout", token="")
+    assert 'spothop_token=""' in answer.headers["set-cookie"]
+
+
+def test_the_list_shows_state_step_cost_and_saving(master: HttpMaster) -> None:
+    html = page(master, "/")
+    for text in ("gpt-small", "5,060", "1.942", "2 emergency", "5 insurance", "69% less"):
+        assert text in html
+    assert "no capacity in 3 pools" in html
+    assert html.index("resnet-cifar") < html.index("gpt-small") < html.index("whisper-ft")
+
+
+def test_a_job_shows_its_whole_story(master: HttpMaster) -> None:
+    html = page(master, f"/jobs/{story.GPT}")
+    for text in (
+        "attempt 3 trains in us-east-1b",
+        "69% less than on demand ($5.18)",
+        "at step 5,140",
+        "2 lives of us-east-1b",
+        "step  5060",
+        "the kill comes in 120 s",
+        "8.9 s",
+        "498 MB",
+    ):
+        assert text in html, text
+    assert html.count('class="lane-row"') == 3
+    assert html.count('class="preempted"') == 2
+    assert 'class="line" d="M0.0,' in html
+
+
+def test_what_users_write_is_shown_and_never_run(master: HttpMaster) -> None:
+    html = page(master, f"/jobs/{story.GPT}")
+    assert story.HOSTILE not in html
+    assert SCRIPT_TAG.findall(html) == ['<script src="/static/live.js" defer>']
+    assert html.count("&lt;script&gt;alert(") >= 2  # log and event
+    assert r"\u003cscript\u003ealert(" in html  # the job file, as JSON
+    assert not re.search(r"\son\w+=|style=|javascript:", html)  # the policy would refuse them
+
+
+def test_a_job_with_nothing_yet_has_a_page(master: HttpMaster) -> None:
+    html = page(master, "/jobs/resnet-cifar-08bd12")
+    assert "Nothing was written yet" in html
+    assert "lane-row" not in html
+
+
+def test_vms_show_why_they_ended(master: HttpMaster) -> None:
+    html = page(master, "/vms")
+    assert html.count("preempted") == 2
+    assert "released" in html
+    assert "48 s" in html  # allocation
+
+
+def test_users_see_only_their_own_on_pages_too(master: HttpMaster) -> None:
+    bob = master.user("bob")
+    assert "gpt-small" not in page(master, "/", bob)
+    assert "us-east-1a" not in page(master, "/vms", bob)
+    assert "no job" in page(master, f"/jobs/{story.GPT}", bob, status=404)
+    eve = master.user("eve", Role.VIEWER)
+    assert "eve (viewer)" in page(master, "/", eve)
+
+
+def test_errors_are_pages_for_people_and_json_for_machines(master: HttpMaster) -> None:
+    html = page(master, "/no/such<b>page", status=404)
+    assert "<b>" not in html
+    assert master.get("/no/such").json()["error"] == "no_such_route"
+    answer = master.get("/api/v1/no", headers={"Accept": "text/html"})
+    assert answer.json()["error"] == "no_such_route"
+
+
+@pytest.mark.parametrize("name", ["style.css", "live.js", "icon.svg"])
+def test_static_files_are_served(master: HttpMaster, name: str) -> None:
+    assert master.get(f"/static/{name}", token="").status_code == 200
+
+
+def test_pages_load_nothing_from_elsewhere(master: HttpMaster) -> None:
+    for path in ("/", "/vms", f"/jobs/{story.GPT}"):
+        urls = re.findall(r'(?:src|href)="([^"]+)"', page(master, path))
+        assert urls
+        assert all(url.startswith("/") and not url.startswith("//") for url in urls)

@@ -1,0 +1,300 @@
+"""The backup worker over a scripted storage: order, urgency, refusals, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.agent_vm import assignment
+from spothop.checkpoints import Entry, Fenced, FileRecord
+from spothop.storage.errors import StorageDenied, StorageError, StorageUnavailable
+from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
+from spothop_agent.backups import RESERVE, Backups
+from spothop_agent.chaos import Chaos
+from spothop_agent.clock import SystemClock
+from spothop_agent.context import Context
+from spothop_agent.master_link import MasterLink
+from spothop_agent.outbox import Entry as Accepted
+from spothop_agent.paths import AgentPaths
+from spothop_agent.retry import Storage
+from spothop_agent.saves import Saves
+from spothop_agent.spool import Spool
+from spothop_agent.state import NoticeSeen, State, StateFile
+from spothop_agent.vault import Vault
+
+WITHIN_S = 5.0
+
+
+class ScriptedVault(Vault):
+    """`fail[step]` holds the errors of that step's next uploads; `hang` steps block in theirs."""
+
+    def __init__(self) -> None:
+        self.fail: dict[int, list[StorageError]] = {}
+        self.hang: set[int] = set()
+        self.hanging = threading.Event()
+        self.free = threading.Event()
+        self.fenced_by: int | None = None
+        self.steps: list[int] = []
+        self.there: dict[str, Entry] = {}
+        self.uploads: list[int] = []
+
+    def committed(self, backup: str) -> Entry | None:
+        return self.there.get(backup)
+
+    def upload(
+        self, accepted: Accepted, on_progress: Callable[[int, int], None]
+    ) -> list[FileRecord]:
+        step = accepted.meta.step
+        self.uploads.append(step)
+        if step in self.hang:
+            self.hanging.set()
+            assert self.free.wait(WITHIN_S)
+        if self.fail.get(step):
+            raise self.fail[step].pop(0)
+        return []
+
+    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
+        if self.fenced_by is not None:
+            raise Fenced("job-1", 1, self.fenced_by)
+        self.steps.append(accepted.meta.step)
+        return Entry(n=len(self.steps) + 1, attempt=1, id=accepted.id, step=accepted.meta.step)
+
+    def prune(self) -> None:
+        """Nothing lies anywhere."""
+
+
+class Room:
+    """One worker and all that it needs; made inside the running loop."""
+
+    def __init__(self, root: Path, *, backup_s: float | None = None) -> None:
+        clock, rng = SystemClock(), random.Random(1)
+        paths = AgentPaths(root)
+        work = assignment(root / "storage")
+        state = StateFile(paths.state)
+        state.put(State(vm="v", session="s", sync_every_s=1.0, assignment=work))
+        self.vault = ScriptedVault()
+        self.context = Context(
+            assignment=work,
+            agent_paths=paths,
+            state_file=state,
+            spool=Spool(paths.spool, clock.boottime),
+            link=MasterLink("http://127.0.0.1:1", clock=clock, rng=rng),
+            clock=clock,
+            chaos=Chaos(),
+            storage=Storage(rng, first_s=0.001, cap_s=0.001),
+            vault=self.vault,
+            base_env={},
+        )
+        self.context.paths.make()
+        self.saves = Saves(params=work.policy, attempt=1, started=clock.monotonic())
+        self.saves.backup_s = backup_s
+        self.covered: list[str] = []
+
+    def worker(self) -> Backups:
+        return Backups(
+            self.context,
+            self.saves,
+            on_covered=lambda: self.covered.append("covered"),
+            on_fenced=lambda: self.covered.append("fenced"),
+        )
+
+    def put(self, step: int, kind: SaveKind = SaveKind.PERIODIC) -> str:
+        now = self.context.now()
+        name = f"{step:020d}-1"
+        folder = self.context.paths.outbox / name
+        (folder / "payload").mkdir(parents=True)
+        (folder / "payload" / "c").write_text("data")
+        meta = {"v": 1, "id": name, "name": "c", "path": "c", "is_dir": False, "step": step}
+        meta |= {"kind": kind.value, "request": None, "delta_s": 0.1, "mono": now}
+        (folder / "meta.json").write_text(json.dumps(meta))
+        return name
+
+    def notice(self, left_s: float = 30.0) -> None:
+        now = self.context.now()
+        seen = NoticeSeen(event="e", seen=now, deadline=now + left_s, announced=True)
+        self.context.state_file.set(notice=seen)
+        self.context.storage.hurry.set()
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        reports = [e.report for e in self.context.spool.batch()]
+        return [report for report in reports if isinstance(report, kind)]
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(story(), WITHIN_S))
+
+
+async def drained(room: Room, backups: Backups) -> None:
+    task = asyncio.create_task(backups.run())
+    await backups.drain()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await room.context.link.close()
+
+
+def left(room: Room) -> list[str]:
+    return [path.name for path in room.context.paths.outbox.iterdir()]
+
+
+def test_in_order_and_out_of_the_outbox(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        for step in (10, 20, 30):
+            room.put(step)
+        await drained(room, room.worker())
+        assert room.vault.steps == [10, 20, 30]
+        assert left(room) == []
+        assert [(r.n, r.bytes, r.delta_s) for r in room.told(CommittedReport)] == [
+            *((2, 4, 0.1), (3, 4, 0.1), (4, 4, 0.1))
+        ]
+        assert room.covered == []
+
+    play(story)
+
+
+def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        told: list[str] = []
+        room.context.storage.trouble = told.append
+        room.vault.fail[10] = [StorageUnavailable("no route") for _ in range(3)]
+        room.put(10)
+        await drained(room, room.worker())
+        assert room.vault.steps == [10]
+        assert len(told) == 1
+
+    play(story)
+
+
+def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        room.vault.fail[10] = [StorageDenied("no right to write")]
+        room.put(10)
+        room.put(20)
+        await drained(room, room.worker())
+        assert room.vault.steps == [20]
+        assert room.context.state.given_up == 1
+        (message,) = room.told(MessageReport)
+        assert message.level == "error"
+        assert "step 10 could not be backed up: no right to write" in message.text
+
+    play(story)
+
+
+def test_a_torn_entry_counts_as_given_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        name = room.put(10)
+        (room.context.paths.outbox / name / "meta.json").unlink()
+        room.put(20)
+        await drained(room, room.worker())
+        assert room.vault.steps == [20]
+        assert room.context.state.given_up == 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("backup_s", [None, 100.0])
+def test_an_emergency_does_not_wait_for_an_upload_that_hangs(
+    tmp_path: Path, backup_s: float | None
+) -> None:
+    async def story() -> None:
+        room = Room(tmp_path, backup_s=backup_s)
+        room.vault.hang = {10}
+        backups = room.worker()
+        room.put(10)
+        backups.look()
+        work = asyncio.create_task(backups.run())
+        await asyncio.to_thread(room.vault.hanging.wait, WITHIN_S)
+        room.notice()
+        room.put(20, SaveKind.EMERGENCY)
+        backups.look()
+        await backups.drain()
+        work.cancel()
+        assert room.vault.steps == [20]  # and never 10 behind it
+        assert room.covered == ["covered"]
+        (committed,) = room.told(CommittedReport)
+        assert committed.save is SaveKind.EMERGENCY
+        assert 0 <= committed.since_notice_s < WITHIN_S
+        assert room.context.state.given_up == 0
+        room.vault.free.set()
+        await room.context.link.close()
+
+    play(story)
+
+
+def test_with_time_enough_the_older_save_goes_first(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path, backup_s=0.1)
+        room.put(10)
+        room.notice(left_s=30.0)
+        room.put(20, SaveKind.EMERGENCY)
+        await drained(room, room.worker())
+        assert room.vault.steps == [10, 20]
+        first, second = room.told(CommittedReport)
+        assert first.since_notice_s is None  # it was handed over before the notice
+        assert second.since_notice_s is not None
+        assert room.covered == ["covered"]
+
+    play(story)
+
+
+def test_what_an_agent_before_us_has_committed_is_only_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        name = room.put(10)
+        room.vault.there[name] = Entry(n=2, attempt=1, id=name, step=10)
+        await drained(room, room.worker())
+        assert room.vault.uploads == []
+        assert [r.n for r in room.told(CommittedReport)] == [2]
+        assert left(room) == []
+
+    play(story)
+
+
+def test_a_fenced_attempt_commits_nothing_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        room.vault.fenced_by = 2
+        room.put(10)
+        room.put(20)
+        await drained(room, room.worker())
+        assert room.vault.uploads == [10]
+        assert room.told(FencedReport) == [FencedReport(by=2)]
+        assert room.covered == ["fenced"]
+        assert room.context.state.fenced_by == 2
+
+    play(story)
+
+
+def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        for step, kind in (
+            (10, SaveKind.INSURANCE),
+            (20, SaveKind.PERIODIC),
+            (30, SaveKind.PERIODIC),
+        ):
+            room.put(step, kind)
+        free = [RESERVE + n for n in (3, 100, 100, 100)]
+        usage = type("Usage", (), {"free": property(lambda self: free.pop(0))})()
+        monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+        backups = room.worker()
+        backups.look()
+        await drained(room, backups)
+        assert room.vault.steps == [10, 30]
+        (message,) = room.told(MessageReport)
+        assert "periodic save of step 20 was given up" in message.text
+        assert room.context.state.given_up == 1
+
+    play(story)

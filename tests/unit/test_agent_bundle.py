@@ -1,0 +1,101 @@
+"""Unpacking a bundle never leaves its directory, whatever the archive says."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spothop.bundle import pack
+from spothop_agent.bundle import BundleError, unpack, verify
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, 0o644
+    return info
+
+
+def test_what_the_client_packs_comes_out_again(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "sub").mkdir(parents=True)
+    (code / "sub" / "a.py").write_text("print(1)")
+    (code / "run.sh").write_text("#!/bin/sh\n")
+    (code / "run.sh").chmod(0o755)
+    (code / "link.py").symlink_to("sub/a.py")
+    bundle = pack(code, tmp_path / "b.tar.gz")
+    verify(bundle.path, bundle.sha256)
+    unpack(bundle.path, tmp_path / "work")
+    assert (tmp_path / "work/link.py").read_text() == "print(1)"
+    assert (tmp_path / "work/run.sh").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "work/sub/a.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_another_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    path.write_bytes(b"x")
+    verify(path, hashlib.sha256(b"x").hexdigest())
+    with pytest.raises(BundleError, match="arrived with SHA-256"):
+        verify(path, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(member("../evil"), b"x")],
+        [(member("/tmp/evil"), b"x")],
+        [(member("a/../../evil"), b"x")],
+        [(member("out", tarfile.SYMTYPE, ".."), b"")],
+        [(member("out", tarfile.SYMTYPE, "/etc"), b"")],
+        [(member("d", tarfile.SYMTYPE, "../outside"), b""), (member("d/evil"), b"x")],
+        [(member("hard", tarfile.LNKTYPE, "../outside/secret"), b"")],
+        [(member("pipe", tarfile.FIFOTYPE), b"")],
+        [(member("device", tarfile.CHRTYPE), b"")],
+    ],
+    ids=lambda members: members[0][0].name,
+)
+def test_nothing_leaves_the_directory(
+    tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
+) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text("secret")
+    before = sorted(tmp_path.rglob("*"))
+    path = archive(tmp_path / "b.tar.gz", *members)
+    with pytest.raises(BundleError):
+        unpack(path, tmp_path / "work")
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, path])
+
+
+def test_a_link_in_the_middle_of_a_path_is_not_followed_out(tmp_path: Path) -> None:
+    """Chained links: each looks harmless alone (the pattern of CVE-2025-4330)."""
+    path = archive(
+        tmp_path / "b.tar.gz",
+        (member("a/b/c", tarfile.DIRTYPE), b""),
+        (member("a/up", tarfile.SYMTYPE, "b/c/../.."), b""),
+        (member("a/up/up2", tarfile.SYMTYPE, ".."), b""),
+        (member("a/up2/evil", tarfile.SYMTYPE, "../.."), b""),
+    )
+    with pytest.raises(BundleError):
+        unpack(path, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: b"not a tar"])
+def test_a_damaged_archive_leaves_nothing(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = archive(tmp_path / "b.tar.gz", (member("a"), b"x" * 5000))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(BundleError, match="cannot be unpacked"):
+        unpack(path, tmp_path / "work")
+    assert [p.name for p in tmp_path.iterdir()] == ["b.tar.gz"]

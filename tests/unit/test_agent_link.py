@@ -1,0 +1,203 @@
+"""The way to the master: what each answer means, the log's offsets, pauses, chaos points."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from spothop.storage.errors import StorageDenied, StorageUnavailable
+from spothop.wire import JoinRequest, MessageReport, SyncReply, SyncRequest
+from spothop_agent import chaos
+from spothop_agent.logs import CHUNK, LogShipper, append_line
+from spothop_agent.master_link import (
+    BACKOFF_CAP_S,
+    MasterAway,
+    MasterLink,
+    Refused,
+    Unknown,
+    VmOver,
+    backoff_s,
+)
+from spothop_agent.retry import Storage
+from spothop_agent.spool import Spool
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def boottime(self) -> float:
+        return 0.0
+
+
+def link(answer: Callable[[httpx.Request], httpx.Response]) -> MasterLink:
+    transport = httpx.MockTransport(answer)
+    return MasterLink("http://master/", clock=Clock(), rng=random.Random(1), transport=transport)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (401, Unknown),
+        (403, Refused),
+        (404, Refused),
+        (410, VmOver),
+        (429, MasterAway),
+        (500, MasterAway),
+        (503, MasterAway),
+    ],
+)
+def test_what_a_status_means(tmp_path: Path, status: int, error: type[Exception]) -> None:
+    body = {"error": "e", "message": "the fact", "cure": "the way out"}
+    master = link(lambda request: httpx.Response(status, json=body))
+    spool = Spool(tmp_path, Clock().boottime)
+    spool.add(1, MessageReport(text="kept"))
+    with pytest.raises(error, match=f"{status}: the fact the way out"):
+        asyncio.run(master.sync(spool, SyncRequest(vm="v", attempt=1), lambda directives: None))
+    assert spool.unsent == 1
+
+
+def test_a_sync_confirms_and_names_the_next_one(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, Clock().boottime)
+    spool.add(1, MessageReport(text="a"))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent = SyncRequest.model_validate_json(request.content)
+        assert request.headers["Authorization"] == "Bearer secret"
+        reply = SyncReply(ack_seq=sent.reports[-1].seq, next_delay_s=1.5)
+        return httpx.Response(200, text=reply.model_dump_json())
+
+    master = link(answer)
+    master.use_session("secret")
+    request = SyncRequest(vm="v", attempt=1)
+    assert asyncio.run(master.sync(spool, request, lambda directives: None)) == 1.5
+    assert spool.unsent == 0
+
+
+def test_a_used_token_ends_the_join() -> None:
+    master = link(lambda request: httpx.Response(401, json={"error": "e", "message": "used"}))
+    with pytest.raises(Refused, match="used"):
+        asyncio.run(master.join(JoinRequest(token="t", agent_version="1")))
+
+
+def test_pauses_grow_are_jittered_and_capped() -> None:
+    rng = random.Random(2)
+    pauses = [backoff_s(failures, rng) for failures in range(1, 30)]
+    assert 0.25 <= pauses[0] <= 0.5
+    assert max(pauses) <= BACKOFF_CAP_S
+    assert len(set(pauses)) == len(pauses)
+
+
+class LogOfMaster:
+    """Keeps what it gets, and may lose its tail."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.sizes: list[int] = []
+
+    async def take(self, offset: int, chunk: bytes) -> int:
+        self.sizes.append(len(chunk))
+        if offset <= len(self.data):
+            self.data += chunk[len(self.data) - offset :]
+        return len(self.data)
+
+
+def test_the_log_arrives_whole_in_bounded_chunks(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    content = bytes(range(256)) * 3000
+    log.write_bytes(content)
+    master = LogOfMaster()
+    asyncio.run(LogShipper(log, master.take).flush(5.0))
+    assert master.data == content
+    assert max(master.sizes) == CHUNK
+
+
+def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append_line(log, "first")
+    master = LogOfMaster()
+
+    async def story() -> None:
+        shipper = LogShipper(log, master.take)
+        await shipper.flush(1.0)
+        append_line(log, "second")
+        master.data = master.data[:4]  # it lost the rest
+        await shipper.flush(1.0)
+        append_line(log, "third")
+        await LogShipper(log, master.take).flush(1.0)  # an agent that was started again
+
+    asyncio.run(story())
+    assert master.data == b"spothop: first\nspothop: second\nspothop: third\n"
+
+
+def test_a_master_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append_line(log, "line")
+
+    async def away(offset: int, chunk: bytes) -> int:
+        raise MasterAway("gone")
+
+    asyncio.run(LogShipper(log, away).flush(60.0))
+
+
+def test_storage_calls_are_repeated_only_where_that_helps() -> None:
+    tries = []
+    told: list[str] = []
+
+    def flaky(answer: int) -> int:
+        tries.append(answer)
+        if len(tries) < 3:
+            raise StorageUnavailable("no route")
+        return answer
+
+    def denied() -> None:
+        raise StorageDenied("no such key")
+
+    async def story() -> None:
+        storage = Storage(random.Random(1), first_s=0.001)
+        storage.trouble = told.append
+        assert await storage.call(flaky, 7) == 7
+        with pytest.raises(StorageDenied):
+            await storage.call(denied)
+
+    asyncio.run(story())
+    assert tries == [7, 7, 7]
+    assert told == ["storage: no route; trying again until it works"]
+
+
+def test_a_notice_ends_a_long_pause() -> None:
+    async def story() -> int:
+        storage = Storage(random.Random(1), first_s=3600.0, cap_s=3600.0, hurry_cap_s=0.001)
+        tries = []
+
+        def flaky() -> int:
+            tries.append(1)
+            if len(tries) == 1:
+                raise StorageUnavailable("no route")
+            return len(tries)
+
+        call = asyncio.create_task(storage.call(flaky))
+        while not tries:  # noqa: ASYNC110  set by a thread
+            await asyncio.sleep(0)
+        storage.hurry.set()
+        return await asyncio.wait_for(call, 5.0)
+
+    assert asyncio.run(story()) == 2
+
+
+def test_chaos_reads_only_its_own_points(tmp_path: Path) -> None:
+    made = chaos.from_text("master:after_launch=kill,agent:after_exit=kill", tmp_path)
+    made.reach("before_fence")
+    (tmp_path / "chaos.after_exit").touch()  # it has struck before
+    made.reach("after_exit")
+
+
+@pytest.mark.parametrize("text", ["agent:no_such_point=kill", "agent:after_exit=explode"])
+def test_chaos_refuses_what_it_does_not_know(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match="no chaos"):
+        chaos.from_text(text, tmp_path)

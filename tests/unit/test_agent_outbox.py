@@ -1,0 +1,148 @@
+"""The outbox: what is next, what is given up, and entries that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spothop.wire import SaveKind
+from spothop_agent import outbox
+from spothop_agent.outbox import Entry, Meta, Torn
+
+P, N, E = SaveKind.PERIODIC, SaveKind.INSURANCE, SaveKind.EMERGENCY
+
+
+def entry(number: int, kind: SaveKind, size: int = 10) -> Entry:
+    meta = Meta(
+        v=1,
+        id=f"{number:020d}-1",
+        name="c.pt",
+        path="c.pt",
+        is_dir=False,
+        step=number,
+        kind=kind,
+        request=None,
+        delta_s=0.1,
+        mono=float(number),
+    )
+    return Entry(Path(meta.id), meta, size)
+
+
+def queue(*kinds: SaveKind) -> list[Entry]:
+    return [entry(number, kind) for number, kind in enumerate(kinds)]
+
+
+def put(folder: Path, entry_id: str, *, content: bytes = b"data", **changes: object) -> Path:
+    meta = entry(1, P).meta.model_dump(mode="json") | {"id": entry_id} | changes
+    (folder / entry_id / "payload").mkdir(parents=True)
+    (folder / entry_id / "payload" / "c.pt").write_bytes(content)
+    (folder / entry_id / "meta.json").write_text(json.dumps(meta))
+    return folder / entry_id
+
+
+@pytest.mark.parametrize(
+    ("kinds", "left_s", "backup_s", "next_step", "gone"),
+    [
+        ((), None, None, None, []),
+        ((P, N), None, None, 0, []),
+        ((P, N, E), None, 1.0, 0, []),  # an emergency without a notice: an old one; no haste
+        ((P, N, E), 10.0, 1.0, 0, []),  # all three fit
+        ((P, N, E), 2.0, 1.0, 2, [0, 1]),
+        ((P, N, E), 100.0, None, 2, [0, 1]),  # nothing measured: every notice is short
+        ((P, E, P), 0.5, 1.0, 1, [0]),
+        ((E, P), 0.1, 1.0, 0, []),
+        ((P, N), 0.1, 1.0, 0, []),
+    ],
+)
+def test_plan(
+    kinds: tuple[SaveKind, ...],
+    left_s: float | None,
+    backup_s: float | None,
+    next_step: int | None,
+    gone: list[int],
+) -> None:
+    plan = outbox.plan(queue(*kinds), left_s=left_s, backup_s=backup_s)
+    assert (plan.next.meta.step if plan.next else None) == next_step
+    assert [e.meta.step for e in plan.superseded] == gone
+
+
+@given(
+    st.lists(st.sampled_from([P, N, E]), max_size=6),
+    st.none() | st.floats(-5, 50),
+    st.none() | st.floats(0, 10),
+)
+def test_nothing_older_is_ever_committed_after_something_newer(
+    kinds: list[SaveKind], left_s: float | None, backup_s: float | None
+) -> None:
+    """The chain restores by number: an older step behind a newer one would undo it."""
+    left = queue(*kinds)
+    committed = []
+    while left:
+        plan = outbox.plan(left, left_s=left_s, backup_s=backup_s)
+        assert plan.next is not None
+        committed.append(plan.next.meta.step)
+        left = [e for e in left if e not in plan.superseded and e is not plan.next]
+    assert committed == sorted(committed)
+    if kinds:
+        assert committed[-1] == len(kinds) - 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "free", "victim"),
+    [
+        ((P, N, P), 11, None),
+        ((P, N, P), 10, 0),
+        ((N, P, P), 0, 1),
+        ((N, E, P), 0, 0),
+        ((E, P), 0, None),
+        ((P,), 0, None),
+        ((), 0, None),
+    ],
+)
+def test_a_full_disk_costs_the_oldest_periodic_save_first(
+    kinds: tuple[SaveKind, ...], free: int, victim: int | None
+) -> None:
+    found = outbox.to_evict(queue(*kinds), free=free)
+    assert (found.meta.step if found else None) == victim
+
+
+def test_reads_what_the_process_published(tmp_path: Path) -> None:
+    put(tmp_path, "2-1", content=b"12345", step=7, kind="insurance", future="key")
+    put(tmp_path, "1-1")
+    (tmp_path / ".tmp-3-1").mkdir()
+    assert outbox.names(tmp_path) == ["1-1", "2-1"]
+    found = outbox.read(tmp_path, "2-1")
+    assert isinstance(found, Entry)
+    assert (found.id, found.size, found.meta.step, found.meta.kind) == ("2-1", 5, 7, N)
+    assert found.payload.read_bytes() == b"12345"
+    found.remove()
+    assert outbox.names(tmp_path) == ["1-1"]
+
+
+@pytest.mark.parametrize("damage", ["no meta", "no payload", "garbage", "directory", "escape"])
+def test_a_torn_entry_is_told_once_and_skipped(tmp_path: Path, damage: str) -> None:
+    folder = put(tmp_path, "1-1", **({"name": "../meta.json"} if damage == "escape" else {}))
+    if damage == "no meta":
+        (folder / "meta.json").unlink()
+    elif damage == "no payload":
+        (folder / "payload" / "c.pt").unlink()
+    elif damage == "garbage":
+        (folder / "meta.json").write_text('{"v": 1')
+    elif damage == "directory":
+        (folder / "payload" / "c.pt").unlink()
+        (folder / "payload" / "c.pt").mkdir()
+    found = outbox.read(tmp_path, "1-1")
+    assert isinstance(found, Torn)
+    assert "1-1 is torn" in found.message
+    assert outbox.names(tmp_path) == []
+
+
+def test_what_an_earlier_agent_was_deleting_is_deleted(tmp_path: Path) -> None:
+    put(tmp_path, "1-1").rename(tmp_path / ".gone-1-1")
+    put(tmp_path, "2-1")
+    outbox.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["2-1"]

@@ -1,0 +1,175 @@
+"""The wrapper and what the agent sees through it: real processes, each a fraction of a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spothop_agent import wrapper
+from spothop_agent.paths import AttemptPaths
+from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> AttemptPaths:
+    made = AttemptPaths(tmp_path)
+    made.make()
+    made.work.mkdir()
+    return made
+
+
+def start(paths: AttemptPaths, command: str) -> Process:
+    process = Process(paths)
+    process.start(command, {"PATH": os.defpath})
+    return process
+
+
+def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ended(process: Process) -> Exit:
+    until(lambda: process.exit() is not None)
+    found = process.exit()
+    assert found is not None
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("true", Exit(code=0, signal=None)),
+        ("exit 7", Exit(code=7, signal=None)),
+        ("kill -9 $$", Exit(code=None, signal=9)),
+        ("no-such-program-anywhere", Exit(code=127, signal=None)),
+    ],
+)
+def test_records_how_it_ended(paths: AttemptPaths, command: str, expected: Exit) -> None:
+    assert ended(start(paths, command)) == expected
+    record = json.loads((paths.run / wrapper.EXIT).read_text())
+    assert record["ended_monotonic"] <= time.monotonic()
+
+
+def test_runs_in_the_jobs_directory_and_logs(paths: AttemptPaths) -> None:
+    ended(start(paths, "pwd; echo trouble >&2"))
+    assert paths.log.read_text() == f"{paths.work}\ntrouble\n"
+
+
+def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
+    first = start(paths, "read never </dev/zero & sleep 30; exit 5")
+    until(lambda: first.pid is not None)
+    second = Process(paths)
+    assert second.exit() is None
+    assert second.pid == first.pid
+    second.start("echo doubled", {"PATH": os.defpath})  # harmless
+    second.signal(signal.SIGTERM)
+    assert ended(second) == ended(first) == Exit(code=None, signal=15)
+    assert "doubled" not in paths.log.read_text()
+
+
+def test_nothing_of_the_run_is_left(paths: AttemptPaths) -> None:
+    """Orphans too: in another session, and deaf to SIGTERM."""
+    script = "trap '' TERM; echo $$ > child; sleep 60"
+    process = start(paths, f'setsid sh -c "{script.replace("$$", chr(92) + "$$")}" & sleep 0.2')
+    assert ended(process) == Exit(code=0, signal=None)
+    assert gone(int((paths.work / "child").read_text()))
+
+
+def test_sigterm_to_the_wrapper_reaches_the_process(paths: AttemptPaths) -> None:
+    process = start(paths, "trap 'exit 9' TERM; while :; do sleep 0.01; done")
+    until(lambda: process.pid is not None)
+    record = json.loads((paths.run / wrapper.PID).read_text())
+    time.sleep(0.1)  # until the shell has set its trap
+    os.kill(record["wrapper"], signal.SIGTERM)
+    assert ended(process).code in (9, 128 + 15)
+
+
+def test_a_killed_wrapper_is_noticed_and_its_process_ended(paths: AttemptPaths) -> None:
+    process = start(paths, "sleep 60")
+    until(lambda: process.pid is not None)
+    pid = process.pid
+    assert pid is not None
+    os.kill(json.loads((paths.run / wrapper.PID).read_text())["wrapper"], signal.SIGKILL)
+    found = ended(process)
+    assert (found.code, found.signal) == (None, None)
+    assert "wrapper" in found.message
+    until(lambda: gone(pid))
+
+
+def test_the_wrapper_needs_only_the_standard_library(paths: AttemptPaths) -> None:
+    code = "import runpy, sys; runpy.run_path(sys.argv[1]); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, wrapper.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"spothop", "spothop_agent", "pydantic", "asyncio"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("exit_", "killed"),
+    [
+        (Exit(code=None, signal=9), True),
+        (Exit(code=137, signal=None), True),
+        (Exit(code=1, signal=None), False),
+        (Exit(code=None, signal=15), False),
+        (Exit(code=None, signal=None), False),
+    ],
+)
+def test_killed(exit_: Exit, killed: bool) -> None:
+    assert exit_.killed is killed
+
+
+def test_the_kernels_counter_is_readable_or_absent() -> None:
+    count = oom_kills()
+    assert count is None or count >= 0
+
+
+def test_environment(paths: AttemptPaths, tmp_path: Path) -> None:
+    base = {"PATH": "/bin", "HOME": "/root", "SPOTHOP_CHAOS": "agent:x=kill", "PYTHONPATH": "/a"}
+    env = environment(
+        base,
+        {"LR": "0.1", "SPOTHOP_JOB": "fake"},
+        paths=paths,
+        job="job-1",
+        attempt=3,
+        lib=tmp_path / "lib",
+    )
+    assert env["PATH"].split(":") == [str(Path(sys.executable).parent), "/bin"]
+    assert env["PYTHONPATH"].split(":") == ["/a", str(tmp_path / "lib")]
+    assert (env["LR"], env["HOME"]) == ("0.1", "/root")
+    assert {name: env[name] for name in sorted(env) if name.startswith("SPOTHOP_")} == {
+        "SPOTHOP_ATTEMPT": "3",
+        "SPOTHOP_JOB": "job-1",
+        "SPOTHOP_JOB_DIR": str(paths.work),
+        "SPOTHOP_OUTPUTS": str(paths.outputs),
+        "SPOTHOP_RUN_DIR": str(paths.run),
+    }
+
+
+def test_the_client_package_and_nothing_else_is_linked(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "spothop"
+    package.mkdir(parents=True)
+    link_client(tmp_path / "lib", package)
+    link_client(tmp_path / "lib", package)
+    assert [path.name for path in (tmp_path / "lib").iterdir()] == ["spothop"]
+    assert (tmp_path / "lib" / "spothop").resolve() == package

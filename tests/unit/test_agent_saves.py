@@ -1,0 +1,206 @@
+"""When a save is asked for: insurance, emergency, several ranks. Time and steps are arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from spothop.wire import Insurance, PolicyParams, SaveKind
+from spothop_agent.saves import Saves
+
+FIRST_TAU_S = 60.0
+
+
+def saves(*, policy: str = "thesis-always", ranks: int = 1, **figures: float) -> Saves:
+    params = PolicyParams(policy=policy, grace_s=30.0, first_tau_s=FIRST_TAU_S, **figures)
+    made = Saves(params=params, attempt=1, started=0.0)
+    made.ranks = set(range(ranks))
+    return made
+
+
+def directive(at_step: int, tau_s: float = 10.0) -> Insurance:
+    return Insurance(at_step=at_step, tau_s=tau_s, reason="the master says so")
+
+
+def accept(made: Saves, kind: SaveKind, step: int, *, now: float) -> None:
+    request = made.pending.request if made.pending is not None else None
+    made.accepted(kind, step, request=request, delta_s=0.5, now=now)
+
+
+def test_insurance_at_the_directives_step() -> None:
+    made = saves()
+    made.insurance = directive(100)
+    made.stepped(99, count=99, step_s=0.1)
+    assert made.due(1000.0, uploading=False) is None
+    made.stepped(100, count=1, step_s=0.1)
+    ask = made.due(1000.0, uploading=False)
+    assert ask is not None
+    assert (ask.kind, ask.at_step, ask.deadline) == (SaveKind.INSURANCE, None, None)
+    assert ask.reason == "the master says so"
+
+
+def test_one_request_at_a_time_and_none_during_an_upload() -> None:
+    made = saves()
+    made.insurance = directive(10)
+    made.stepped(10, count=1, step_s=0.1)
+    assert made.due(1.0, uploading=True) is None
+    assert made.due(1.0, uploading=False) is not None
+    assert made.due(99.0, uploading=False) is None
+
+
+@pytest.mark.parametrize("kind", [SaveKind.PERIODIC, SaveKind.INSURANCE])
+def test_a_save_rearms_and_the_old_directive_is_spent(kind: SaveKind) -> None:
+    made = saves()
+    made.insurance = directive(10, tau_s=20.0)
+    made.stepped(12, count=12, step_s=0.1)
+    made.due(1.0, uploading=False)
+    accept(made, kind, 12, now=5.0)
+    assert made.pending is None
+    made.stepped(50, count=38, step_s=0.1)
+    assert made.due(24.9, uploading=False) is None
+    ask = made.due(25.0, uploading=False)  # the master is away: tau_s after the save
+    assert ask is not None
+    assert "20.0 s since the last save" in ask.reason
+    accept(made, SaveKind.INSURANCE, 50, now=26.0)
+    made.insurance = directive(60)
+    made.stepped(59, count=9, step_s=0.1)
+    assert made.due(99.0, uploading=False) is None  # a new directive counts again
+
+
+def test_no_insurance_without_a_step_since_the_last_save() -> None:
+    made = saves()
+    made.stepped(7, count=7, step_s=0.1)
+    accept(made, SaveKind.PERIODIC, 7, now=1.0)
+    assert made.due(1000.0, uploading=False) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "figures", "asks"),
+    [
+        ("thesis-always", {"save_s": 1.0, "backup_s": 1.0}, True),
+        ("none", {}, False),
+        ("thesis", {"save_s": 1.0, "backup_s": 1.0}, False),
+        ("thesis", {"save_s": 20.0, "backup_s": 20.0}, True),
+        ("thesis", {}, True),
+    ],
+)
+def test_before_the_first_directive(policy: str, figures: dict[str, float], asks: bool) -> None:
+    made = saves(policy=policy, **figures)
+    made.stepped(5, count=5, step_s=0.1)
+    assert made.due(FIRST_TAU_S - 0.1, uploading=False) is None
+    assert (made.due(FIRST_TAU_S, uploading=False) is not None) is asks
+
+
+def test_emergency_is_asked_for_even_where_it_does_not_fit() -> None:
+    made = saves(save_s=20.0, backup_s=20.0, step_s=1.0)
+    answer = made.at_notice("e", 130.0, now=100.0)
+    assert not answer.fits
+    assert "does not fit" in answer.reason
+    assert answer.ask is not None
+    assert (answer.ask.kind, answer.ask.deadline) == (SaveKind.EMERGENCY, 130.0)
+
+
+@pytest.mark.parametrize(("left_s", "fits"), [(6.0, False), (6.2, True)])
+def test_emergency_rule_with_measured_figures(left_s: float, fits: bool) -> None:
+    made = saves(margin_s=0.5)
+    made.stepped(10, count=10, step_s=0.6)
+    made.accepted(SaveKind.PERIODIC, 10, request=None, delta_s=2.0, now=1.0)
+    made.committed(3.0)
+    # 0.6 + 2 + 3 + 0.5 = 6.1 s have to fit.
+    assert made.at_notice("e", 50.0 + left_s, now=50.0).fits is fits
+
+
+def test_earlier_figures_blend_with_new_ones() -> None:
+    made = saves(save_s=1.0, backup_s=10.0)
+    made.accepted(SaveKind.PERIODIC, 10, request=None, delta_s=2.0, now=1.0)
+    made.committed(20.0)
+    assert made.save_s == pytest.approx(1.3)
+    assert made.backup_s == pytest.approx(13.0)
+
+
+def test_an_emergency_replaces_a_pending_insurance_and_a_second_notice_changes_nothing() -> None:
+    made = saves()
+    made.insurance = directive(1)
+    made.stepped(1, count=1, step_s=0.1)
+    insurance = made.due(1.0, uploading=False)
+    first = made.at_notice("e1", 30.0, now=2.0)
+    assert insurance is not None
+    assert first.ask is not None
+    assert made.pending == first.ask
+    assert made.at_notice("e2", 30.0, now=3.0).ask is None
+    accept(made, SaveKind.EMERGENCY, 2, now=4.0)
+    assert made.at_notice("e3", 60.0, now=30.0).ask is not None  # progress since: worth another
+
+
+def test_an_emergency_save_does_not_rearm_the_insurance() -> None:
+    made = saves()
+    made.at_notice("e", 30.0, now=2.0)
+    accept(made, SaveKind.EMERGENCY, 5, now=3.0)
+    assert made.saved_step == -1
+
+
+def test_a_periodic_save_keeps_a_pending_emergency() -> None:
+    made = saves()
+    asked = made.at_notice("e", 30.0, now=2.0).ask
+    made.accepted(SaveKind.PERIODIC, 5, request=None, delta_s=0.1, now=1.9)  # was on its way
+    assert made.pending == asked
+
+
+def test_ranks_save_a_common_step_ahead_of_what_they_know() -> None:
+    made = saves(ranks=4)
+    made.stepped(100, count=100, step_s=0.05)
+    ask = made.at_notice("e", 30.0, now=2.0).ask
+    assert ask is not None
+    assert ask.at_step == 105  # 0.25 s of steps
+    again = made.missed(ask.request, 110, now=2.5)
+    assert again is not None
+    assert again.at_step == 120
+    assert again.request != ask.request
+    assert made.missed(ask.request, 130, now=2.6) is None  # of the request before
+
+
+def test_static_counts_steps_and_needs_no_master() -> None:
+    made = saves(policy="static:10", step_s=1.0)
+    made.start_step = 25
+    made.stepped(34, count=9, step_s=0.01)
+    assert made.due(10 * FIRST_TAU_S, uploading=False) is None
+    made.stepped(35, count=1, step_s=0.01)
+    ask = made.due(0.1, uploading=False)
+    assert ask is not None
+    assert ask.reason == "every 10 steps"
+    accept(made, SaveKind.INSURANCE, 36, now=1.0)
+    made.insurance = directive(40)  # of the save before: it does not count
+    made.stepped(45, count=9, step_s=0.01)
+    assert made.due(999.0, uploading=False) is None
+    made.stepped(46, count=1, step_s=0.01)
+    assert made.due(999.0, uploading=False) is not None
+
+
+def test_a_periodic_save_rearms_static() -> None:
+    made = saves(policy="static:10")
+    made.stepped(8, count=8, step_s=0.01)
+    accept(made, SaveKind.PERIODIC, 8, now=1.0)
+    made.stepped(17, count=9, step_s=0.01)
+    assert made.due(9.0, uploading=False) is None
+    made.stepped(18, count=1, step_s=0.01)
+    assert made.due(9.0, uploading=False) is not None
+
+
+def test_thesis_switches_insurance_off_whatever_was_told_before() -> None:
+    """Algorithm 1: once the measured emergency save fits, a directive of before is void."""
+    made = saves(policy="thesis")
+    made.insurance = directive(10, tau_s=1.0)
+    made.stepped(10, count=10, step_s=0.1)
+    assert made.due(5.0, uploading=False) is not None
+    accept(made, SaveKind.INSURANCE, 10, now=6.0)
+    made.committed(1.0)
+    made.stepped(500, count=490, step_s=0.1)
+    assert made.due(999.0, uploading=False) is None
+
+
+@pytest.mark.parametrize(("policy", "asks"), [("thesis", False), ("notice-aware", True)])
+def test_thesis_asks_for_no_emergency_save_that_does_not_fit(policy: str, asks: bool) -> None:
+    made = saves(policy=policy, save_s=20.0, backup_s=20.0, step_s=1.0)
+    answer = made.at_notice("e", 130.0, now=100.0)
+    assert not answer.fits
+    assert (answer.ask is not None) is asks
+    assert (made.pending is not None) is asks

@@ -1,0 +1,265 @@
+"""Fence and commit: races, ambiguous answers, damage (I2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from obstore.store import MemoryStore
+
+from spothop.checkpoints import BadEntry, Chain, ChainDamaged, Entry, Fenced, NotFencedIn
+from spothop.checkpoints import keys as layout
+from spothop.storage import (
+    ObjectExists,
+    ObjectStore,
+    RemoteStore,
+    StorageDenied,
+    StorageUnavailable,
+)
+from spothop.wire import SaveKind
+
+JOB = "j1"
+Fault = Callable[[ObjectStore, str, bytes], None]
+
+
+class Scripted:
+    """A store whose next creates go through `faults`, first in, first out; it counts its reads."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.faults: list[Fault] = []
+        self.reads: list[str] = []
+
+    def create(self, key: str, data: bytes) -> None:
+        if self.faults:
+            self.faults.pop(0)(self._store, key, data)
+        else:
+            self._store.create(key, data)
+
+    def get(self, key: str) -> bytes:
+        self.reads.append(key)
+        return self._store.get(key)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def written_but_unanswered(store: ObjectStore, key: str, data: bytes) -> None:
+    store.create(key, data)
+    raise StorageUnavailable("the connection broke")
+
+
+def written_then_repeated(store: ObjectStore, key: str, data: bytes) -> None:
+    """What a client that retries by itself makes of a lost answer."""
+    store.create(key, data)
+    raise ObjectExists("it exists")
+
+
+def refused(store: ObjectStore, key: str, data: bytes) -> None:
+    raise StorageUnavailable("503")
+
+
+def denied(store: ObjectStore, key: str, data: bytes) -> None:
+    raise StorageDenied("403")
+
+
+def first(action: Callable[[], object]) -> Fault:
+    """Somebody else is quicker."""
+
+    def fault(store: ObjectStore, key: str, data: bytes) -> None:
+        action()
+        store.create(key, data)
+
+    return fault
+
+
+@pytest.fixture
+def store() -> Scripted:
+    return Scripted(RemoteStore(MemoryStore(), "memory"))
+
+
+def chain_of(store: Scripted) -> Chain:
+    return Chain(store, JOB)  # type: ignore[arg-type]  # the rest is delegated
+
+
+def commit(chain: Chain, attempt: int, step: int = 1, **more: object) -> Entry:
+    return chain.commit(
+        attempt,
+        step=step,
+        kind=SaveKind.PERIODIC,
+        files=[],
+        root="c",
+        is_dir=True,
+        meta={},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def numbers(chain: Chain) -> list[tuple[int, int, bool]]:
+    return [(e.n, e.attempt, e.fence) for e in chain.entries() if isinstance(e, Entry)]
+
+
+def test_an_attempt_fences_then_commits(store: Scripted) -> None:
+    chain = chain_of(store)
+    assert chain.fence(1).n == 1
+    assert commit(chain, 1, step=10).n == 2
+    assert commit(chain, 1, step=20).parent == 2
+    assert chain_of(store).fence(2).n == 4
+    assert numbers(chain) == [(1, 1, True), (2, 1, False), (3, 1, False), (4, 2, True)]
+
+
+def test_the_first_commit_names_what_was_restored(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    restored = commit(chain, 1)
+    chain.fence(2)
+    assert commit(chain, 2, parent=restored.n).parent == restored.n
+    assert commit(chain, 2, parent=restored.n).parent == 4
+
+
+def test_an_older_attempt_cannot_commit_or_fence_again(store: Scripted) -> None:
+    old, new = chain_of(store), chain_of(store)
+    old.fence(1)
+    new.fence(3)
+    acts: list[Callable[[], Entry]] = [
+        lambda: commit(old, 1),
+        lambda: old.fence(1),
+        lambda: old.fence(2),
+    ]
+    for act in acts:
+        with pytest.raises(Fenced) as caught:
+            act()
+        assert caught.value.by == 3
+    assert len(numbers(new)) == 2
+
+
+def test_a_commit_needs_a_fence(store: Scripted) -> None:
+    with pytest.raises(NotFencedIn):
+        commit(chain_of(store), 1)
+    chain_of(store).fence(1)
+    with pytest.raises(NotFencedIn):
+        commit(chain_of(store), 2)
+
+
+def test_fencing_twice_gives_the_same_fence(store: Scripted) -> None:
+    fence = chain_of(store).fence(1)
+    commit(chain_of(store), 1)
+    assert chain_of(store).fence(1) == fence
+
+
+def test_the_loser_of_a_race_goes_one_higher(store: Scripted) -> None:
+    chain, other = chain_of(store), chain_of(store)
+    chain.fence(1)
+    store.faults = [first(lambda: commit(other, 1, step=5))]
+    assert commit(chain, 1, step=6).n == 3
+    assert numbers(chain) == [(1, 1, True), (2, 1, False), (3, 1, False)]
+
+
+def test_a_fence_that_comes_first_stops_a_commit_under_way(store: Scripted) -> None:
+    old, new = chain_of(store), chain_of(store)
+    old.fence(1)
+    store.faults = [first(lambda: new.fence(2))]
+    with pytest.raises(Fenced):
+        commit(old, 1)
+    assert numbers(new) == [(1, 1, True), (2, 2, True)]
+
+
+def test_a_commit_that_comes_first_is_before_the_fence(store: Scripted) -> None:
+    old, new = chain_of(store), chain_of(store)
+    old.fence(1)
+    store.faults = [first(lambda: commit(old, 1))]
+    assert new.fence(2).n == 3
+    assert numbers(new) == [(1, 1, True), (2, 1, False), (3, 2, True)]
+
+
+@pytest.mark.parametrize("fault", [written_but_unanswered, written_then_repeated])
+def test_an_own_entry_is_recognised_after_an_ambiguous_answer(
+    store: Scripted, fault: Fault
+) -> None:
+    chain = chain_of(store)
+    store.faults = [fault, fault]
+    assert chain.fence(1).n == 1
+    assert commit(chain, 1).n == 2
+    assert numbers(chain) == [(1, 1, True), (2, 1, False)]
+
+
+@pytest.mark.parametrize("fault", [refused, denied])
+def test_an_error_that_wrote_nothing_goes_to_the_caller(store: Scripted, fault: Fault) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    store.faults = [fault]
+    with pytest.raises((StorageUnavailable, StorageDenied)):
+        commit(chain, 1)
+    assert commit(chain, 1).n == 2
+
+
+def test_a_repeated_commit_of_the_same_save_is_one_entry(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    committed = commit(chain, 1, entry_id="outbox-1")
+    commit(chain, 1, entry_id="outbox-2")
+    assert commit(chain, 1, entry_id="outbox-1") == committed
+    assert commit(chain_of(store), 1, entry_id="outbox-1") == committed
+    chain_of(store).fence(2)
+    assert commit(chain_of(store), 1, entry_id="outbox-1") == committed
+    with pytest.raises(Fenced):
+        commit(chain, 1, entry_id="outbox-3")
+    assert len(numbers(chain)) == 4
+
+
+def test_entries_are_read_once_and_only_those_wanted(store: Scripted) -> None:
+    writer = chain_of(store)
+    writer.fence(1)
+    for step in range(30):
+        commit(writer, 1, step=step)
+    assert store.reads == []
+    reader = chain_of(store)
+    assert reader.newest_checkpoint() == writer.entries()[-1]
+    assert len(store.reads) == 1
+    assert [e.n for e in reader.entries(after=28)] == [29, 30, 31]
+    reader.entries()
+    reader.entries()
+    assert len(store.reads) == len(set(store.reads)) == 31
+
+
+def test_one_bad_entry_does_not_hide_the_others(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    kept = commit(chain, 1)
+    commit(chain, 1)
+    store.put(layout.chain_key(JOB, 3), b"")  # type: ignore[operator]
+    store.put(layout.chain_key(JOB, 2).replace("2.json", "9.txt"), b"")  # type: ignore[operator]
+    entries = chain_of(store).entries()
+    assert [e.n for e in entries] == [1, 2, 3]
+    assert isinstance(entries[2], BadEntry)
+    assert chain_of(store).newest_checkpoint() == kept
+
+
+def test_an_entry_under_a_wrong_number_is_bad(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    store.put(layout.chain_key(JOB, 2), store.get(layout.chain_key(JOB, 1)))  # type: ignore[operator]
+    assert isinstance(chain_of(store).entries()[1], BadEntry)
+
+
+def test_nothing_is_committed_behind_what_may_be_a_fence(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    store.put(layout.chain_key(JOB, 2), b"{")  # type: ignore[operator]
+    with pytest.raises(ChainDamaged, match="entry 2"):
+        commit(chain, 1)
+    assert chain_of(store).fence(2).n == 3
+    assert commit(chain_of(store), 2).n == 4
+
+
+def test_a_store_that_does_not_answer_is_no_damage(
+    store: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain_of(store).fence(1)
+
+    def fail(key: str) -> bytes:
+        raise StorageUnavailable("503")
+
+    monkeypatch.setattr(store, "get", fail)
+    with pytest.raises(StorageUnavailable):
+        chain_of(store).entries()

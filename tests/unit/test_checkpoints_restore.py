@@ -1,0 +1,238 @@
+"""Restore: the newest intact checkpoint, and a message for each one that is not (I1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from spothop.checkpoints import Chain, Entry, FileRecord, prune, restore, restore_from_job, upload
+from spothop.checkpoints import keys as layout
+from spothop.storage import FolderStore, ObjectStore, RemoteStore, StorageUnavailable
+from spothop.wire import SaveKind, StorageSpec
+
+JOB = "j1"
+
+
+@pytest.fixture(params=["memory", "file"])
+def chain(request: pytest.FixtureRequest, tmp_path: Path) -> Chain:
+    store: ObjectStore = RemoteStore(MemoryStore(), "memory")
+    if request.param == "file":
+        (tmp_path / "store").mkdir()
+        store = FolderStore(tmp_path / "store")
+    chain = Chain(store, JOB)
+    chain.fence(1)
+    return chain
+
+
+def save(
+    chain: Chain, folder: Path, step: int, *, root: str = "out/ckpt", attempt: int = 1
+) -> Entry:
+    """A directory with the step in two files, committed."""
+    source = folder / f"source-{step}"
+    (source / "deep" / "empty").mkdir(parents=True)
+    (source / "w.bin").write_bytes(f"weights {step}".encode())
+    (source / "deep" / "o.bin").write_bytes(f"optimizer {step}".encode() * 1000)
+    kind = SaveKind.INSURANCE
+    files = upload(chain.store, JOB, attempt, step, kind, source)
+    return chain.commit(attempt, step=step, kind=kind, files=files, root=root, is_dir=True, meta={})
+
+
+def weights(target: Path) -> str:
+    assert (target / "out/ckpt/deep/empty").is_dir()
+    step = (target / "out/ckpt/w.bin").read_text()
+    optimizer = (target / "out/ckpt/deep/o.bin").read_text()
+    assert optimizer == step.replace("weights", "optimizer") * 1000
+    return step
+
+
+def replace_data(chain: Chain, record: FileRecord, data: bytes | None) -> None:
+    if data is None:
+        chain.store.delete([record.key])
+    else:
+        chain.store.put(record.key, data)
+
+
+def test_nothing_to_restore(chain: Chain, tmp_path: Path) -> None:
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert (restored.entry, restored.path, restored.rejected, restored.step) == (None, None, [], 0)
+
+
+def test_the_newest_comes_back_to_its_place(chain: Chain, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(chain, tmp_path, step)
+    seen: list[tuple[int, int]] = []
+    restored = restore(
+        chain.store,
+        chain.newest_first(),
+        tmp_path / "job",
+        on_progress=lambda *figures: seen.append(figures),
+    )
+    assert restored.step == 3
+    assert restored.rejected == []
+    assert restored.path == tmp_path / "job" / "out" / "ckpt"
+    assert weights(tmp_path / "job") == "weights 3"
+    assert seen[-1][0] == seen[-1][1] > 0
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["out"]
+
+
+def test_a_single_file(chain: Chain, tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(os.urandom(20_000_000))
+    files = upload(chain.store, JOB, 1, 5, SaveKind.PERIODIC, tmp_path / "x.pt")
+    chain.commit(
+        1, step=5, kind=SaveKind.PERIODIC, files=files, root="a/y.pt", is_dir=False, meta={}
+    )
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert restored.path == tmp_path / "job/a/y.pt"
+    assert restored.path.read_bytes() == (tmp_path / "x.pt").read_bytes()
+
+
+def test_what_lies_there_is_replaced(chain: Chain, tmp_path: Path) -> None:
+    save(chain, tmp_path, 1)
+    (tmp_path / "job/out/ckpt/stale").mkdir(parents=True)
+    restore(chain.store, chain.entries(), tmp_path / "job")
+    assert weights(tmp_path / "job") == "weights 1"
+    assert not (tmp_path / "job/out/ckpt/stale").exists()
+
+
+def test_only_entries_before_the_fence_count(chain: Chain, tmp_path: Path) -> None:
+    save(chain, tmp_path, 1)
+    fence = chain.fence(2)
+    save(chain, tmp_path, 9, attempt=2)
+    restored = restore(chain.store, chain.newest_first(before=fence.n), tmp_path / "job")
+    assert restored.step == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "'w.bin' is missing"),
+        (b"", "'w.bin' has 0 bytes instead of 9"),
+        (b"weight", "'w.bin' has 6 bytes instead of 9"),
+        (b"weights 3 and more", "'w.bin' has 18 bytes instead of 9"),
+        (b"weights X", "does not match its SHA-256"),
+    ],
+)
+def test_a_damaged_checkpoint_falls_back(
+    chain: Chain, tmp_path: Path, data: bytes | None, message: str
+) -> None:
+    save(chain, tmp_path, 2)
+    broken = save(chain, tmp_path, 3)
+    replace_data(chain, broken.files[-1], data)
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert restored.step == 2
+    assert weights(tmp_path / "job") == "weights 2"
+    assert len(restored.rejected) == 1
+    assert message in restored.rejected[0]
+    assert "checkpoint 3 (step 3, insurance, attempt 1)" in restored.rejected[0]
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["out"]
+
+
+def test_an_unreadable_entry_falls_back(chain: Chain, tmp_path: Path) -> None:
+    save(chain, tmp_path, 1)
+    broken = save(chain, tmp_path, 2)
+    chain.store.put(layout.chain_key(JOB, broken.n), b"\0" * 64)
+    restored = restore(chain.store, Chain(chain.store, JOB).newest_first(), tmp_path / "job")
+    assert restored.step == 1
+    assert "chain entry 3 is unreadable" in restored.rejected[0]
+
+
+def test_nothing_intact_leaves_the_directory_alone(chain: Chain, tmp_path: Path) -> None:
+    for step in (1, 2):
+        replace_data(chain, save(chain, tmp_path, step).files[-1], b"?")
+    (tmp_path / "job/out/ckpt").mkdir(parents=True)
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert restored.entry is None
+    assert len(restored.rejected) == 2
+    assert (tmp_path / "job/out/ckpt").is_dir()
+
+
+def test_pruned_ones_are_passed_over_silently(chain: Chain, tmp_path: Path) -> None:
+    for step in range(1, 6):
+        save(chain, tmp_path, step)
+    assert [entry.step for entry in prune(chain.store, JOB, 0)] == [1, 2, 3]
+    for entry in chain.entries()[-2:]:
+        assert isinstance(entry, Entry)
+        replace_data(chain, entry.files[-1], b"?")
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert restored.entry is None
+    assert [text.split("(")[1][:6] for text in restored.rejected] == ["step 5", "step 4"]
+
+
+def test_a_store_that_does_not_answer_costs_no_steps(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(chain, tmp_path, 1)
+    save(chain, tmp_path, 2)
+
+    def fail(*arguments: object, **more: object) -> str:
+        raise StorageUnavailable("503")
+
+    monkeypatch.setattr(type(chain.store), "fetch", fail)
+    with pytest.raises(StorageUnavailable):
+        restore(chain.store, chain.newest_first(), tmp_path / "job")
+
+
+@pytest.mark.parametrize("root", ["../out", "/etc/out", "", ".", "a/../../out", "link/out"])
+def test_an_entry_never_leads_out_of_the_directory(chain: Chain, tmp_path: Path, root: str) -> None:
+    save(chain, tmp_path, 1)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/link").symlink_to(tmp_path)
+    save(chain, tmp_path, 2, root=root)
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert restored.step == 1
+    assert "leads out" in restored.rejected[0]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", ["../w", "/w", "deep/o.bin/w", "deep"])
+def test_a_file_record_never_leads_out_or_collides(chain: Chain, tmp_path: Path, path: str) -> None:
+    entry = save(chain, tmp_path, 1)
+    bad = dataclasses.replace(entry.files[-1], path=path)
+    bad_entry = dataclasses.replace(entry, n=9, files=(*entry.files, bad))
+    restored = restore(chain.store, [entry, bad_entry], tmp_path / "job")
+    assert restored.step == 1
+    assert restored.entry == entry
+    assert len(restored.rejected) == 1
+
+
+def test_an_impossible_key_is_damage(chain: Chain, tmp_path: Path) -> None:
+    entry = save(chain, tmp_path, 1)
+    bad = dataclasses.replace(entry.files[-1], key="../../etc/passwd")
+    restored = restore(chain.store, [dataclasses.replace(entry, files=(bad,))], tmp_path / "job")
+    assert "impossible key" in restored.rejected[0]
+
+
+def test_a_killed_restore_is_cleared_by_the_next(chain: Chain, tmp_path: Path) -> None:
+    save(chain, tmp_path, 1)
+    (tmp_path / "job/.spothop-restore-dead/new").mkdir(parents=True)
+    restore(chain.store, chain.entries(), tmp_path / "job")
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["out"]
+
+
+def test_entries_are_read_only_as_far_as_needed(chain: Chain, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(chain, tmp_path, step)
+    asked: list[int] = []
+
+    def newest_first() -> Iterator[object]:
+        for entry in chain.newest_first():
+            asked.append(entry.n)
+            yield entry
+
+    restore(chain.store, newest_first(), tmp_path / "job")  # type: ignore[arg-type]
+    assert asked == [4]
+
+
+def test_another_jobs_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    chain = Chain(FolderStore(tmp_path / "store"), JOB)
+    chain.fence(1)
+    save(chain, tmp_path, 4)
+    spec = StorageSpec(url=(tmp_path / "store").as_uri())
+    assert restore_from_job(spec, JOB, tmp_path / "new").step == 4
+    assert restore_from_job(spec, "nobody", tmp_path / "new").entry is None

@@ -1,0 +1,109 @@
+"""The order of pools: preference, price, and lately bad ones last."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.wire import Pool
+from spothop_master.core.facts import Match, VmFacts, Wishes
+from spothop_master.core.placement import order
+from spothop_master.core.states import VmReason, VmState
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+def pool(zone: str, *, vm: str = "gpu", spot: bool = True, cloud: str = "x") -> Pool:
+    return Pool(cloud=cloud, region=zone[:1], zone=zone, vm=vm, spot=spot)
+
+
+OFFERS = {pool("a1"): 1.0, pool("a2"): 3.0, pool("b1"): 2.0, pool("b1", spot=False): 6.0}
+
+
+def ended(where: Pool, ago_s: float, **fields: object) -> VmFacts:
+    when = NOW - timedelta(seconds=ago_s)
+    known: dict[str, object] = {
+        "id": f"vm-{where}-{ago_s}",
+        "pool": where,
+        "state": VmState.TERMINATED,
+        "requested_at": when,
+        "ended_at": when,
+        **fields,
+    }
+    return VmFacts(**known)  # type: ignore[arg-type]
+
+
+ANY = Wishes()
+
+
+def zones(wishes: Wishes = ANY, *history: VmFacts) -> list[str]:
+    return [choice.pool.zone for choice in order(OFFERS, wishes, history, avoid_s=120, now=NOW)]
+
+
+def test_the_cheapest_spot_pool_comes_first() -> None:
+    assert zones() == ["a1", "b1", "a2"]
+
+
+def test_on_demand_only_when_it_is_asked_for() -> None:
+    assert zones(Wishes(spot=False)) == ["b1"]
+
+
+def test_any_of_goes_before_the_price_and_filters() -> None:
+    assert zones(Wishes(any_of=(Match(zone="a2"), Match(region="b")))) == ["a2", "b1"]
+
+
+def test_max_price_is_a_limit() -> None:
+    assert zones(Wishes(max_price=2.0)) == ["a1", "b1"]
+
+
+def test_a_refusing_pool_goes_last_for_a_while() -> None:
+    assert zones(ANY, ended(pool("a1"), 10, refusal="NoCapacity")) == ["b1", "a2", "a1"]
+    assert zones(ANY, ended(pool("a1"), 121, refusal="NoCapacity")) == ["a1", "b1", "a2"]
+
+
+def test_among_bad_ones_the_longest_unharmed_is_first() -> None:
+    harm = [
+        ended(pool("a1"), 1, refusal="NoCapacity"),
+        ended(pool("b1"), 30, reason=VmReason.PREEMPTED),
+        ended(pool("a2"), 20, refusal="NoCapacity"),
+    ]
+    assert zones(ANY, *harm) == ["b1", "a2", "a1"]
+
+
+def test_a_preemption_counts_against_the_whole_zone() -> None:
+    offers = {pool("a1"): 1.0, pool("a1", vm="big"): 1.5, pool("b1"): 2.0}
+    gone = ended(pool("a1"), 5, reason=VmReason.PREEMPTED)
+    choices = order(offers, Wishes(), [gone], avoid_s=120, now=NOW)
+    assert choices[0].pool.zone == "b1"
+    assert "preempted 5 s ago" in choices[1].reason
+
+
+def test_a_notice_counts_before_the_kill() -> None:
+    draining = ended(pool("a1"), 5, state=VmState.DRAINING, ended_at=None, notice_at=NOW)
+    assert zones(ANY, draining)[-1] == "a1"
+
+
+def test_a_final_refusal_takes_the_pool_out() -> None:
+    assert zones(ANY, ended(pool("a1"), 9999, refusal="BadRequest")) == ["b1", "a2"]
+
+
+@given(
+    prices=st.dictionaries(
+        st.sampled_from([pool(f"{r}{i}") for r in "abc" for i in range(3)]),
+        st.floats(0.1, 10),
+        max_size=9,
+    ),
+    harmed=st.lists(st.integers(0, 8), max_size=5),
+)
+@settings(max_examples=100, deadline=None)
+def test_each_matching_pool_is_tried_once_and_harm_only_delays(
+    prices: dict[Pool, float], harmed: list[int]
+) -> None:
+    pools = sorted(prices, key=str)
+    bad = {pools[i] for i in harmed if i < len(pools)}
+    history = [ended(p, 3, refusal="NoCapacity") for p in bad]
+    chosen = [c.pool for c in order(prices, Wishes(), history, avoid_s=60, now=NOW)]
+    assert sorted(map(str, chosen)) == sorted(map(str, prices))
+    assert all(p not in bad for p in chosen[: len(prices) - len(bad)])

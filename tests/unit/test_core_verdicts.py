@@ -1,0 +1,180 @@
+"""Ends of attempts and of VMs: I7 and I8 as pure functions; back-off and orphans beside them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.wire import ExitedReport, PreparationFailedReport
+from spothop_master.core import orphans, verdict
+from spothop_master.core.backoff import delay_s
+from spothop_master.core.evidence import Cause, Evidence, LastDays, ending
+from spothop_master.core.states import EndReason, VmReason, VmState
+
+T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("fields", "noticed", "stop", "expected"),
+    [
+        ({"code": 0}, False, None, EndReason.SUCCEEDED),
+        ({"code": 0}, True, None, EndReason.PREEMPTED),
+        ({"code": 0, "done": True}, True, None, EndReason.SUCCEEDED),
+        ({"code": 0, "done": True, "uncommitted": 1}, False, None, EndReason.INFRASTRUCTURE),
+        ({"code": 0, "done": True}, False, "cancelled", EndReason.SUCCEEDED),
+        ({"code": 0, "stopped": True}, False, "cancelled", EndReason.CANCELLED),
+        ({"code": 0, "stopped": True}, True, "paused", EndReason.PAUSED),
+        ({"code": 0}, False, "paused", EndReason.PAUSED),
+        ({"signal": 9, "stopped": True}, False, "hang", EndReason.HANG),
+        ({"code": 1}, False, None, EndReason.USER_FAILURE),
+        ({"code": 1}, True, None, EndReason.USER_FAILURE),
+        ({"code": 1}, False, "cancelled", EndReason.USER_FAILURE),
+        ({"signal": 15}, True, None, EndReason.PREEMPTED),
+        ({"code": 143}, True, None, EndReason.PREEMPTED),
+        ({"signal": 15}, False, None, EndReason.USER_FAILURE),
+        ({"signal": 9, "out_of_memory": True}, True, None, EndReason.OUT_OF_MEMORY),
+        ({"stopped": True}, True, None, EndReason.PREEMPTED),
+        ({"stopped": True}, False, None, EndReason.INFRASTRUCTURE),
+    ],
+)
+def test_how_a_process_ended(
+    fields: dict[str, object], noticed: bool, stop: str | None, expected: EndReason
+) -> None:
+    report = ExitedReport.model_validate(fields)
+    assert verdict.of_exit(report, noticed=noticed, stop_wanted=stop).reason is expected
+
+
+@given(
+    code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 31),
+    done=st.booleans(),
+    stopped=st.booleans(),
+    uncommitted=st.integers(0, 2),
+    noticed=st.booleans(),
+    stop=st.none() | st.sampled_from(["cancelled", "paused", "hang", "max_duration"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_success_needs_code_0_and_all_backups_and_after_a_notice_done(
+    code: int | None,
+    signal: int | None,
+    done: bool,
+    stopped: bool,
+    uncommitted: int,
+    noticed: bool,
+    stop: str | None,
+) -> None:
+    report = ExitedReport(
+        code=code, signal=signal, done=done, stopped=stopped, uncommitted=uncommitted
+    )
+    found = verdict.of_exit(report, noticed=noticed, stop_wanted=stop)
+    if found.reason is EndReason.SUCCEEDED:
+        assert (code, uncommitted) == (0, 0)
+        assert done or not noticed
+    assert found.text
+
+
+def test_a_preparation_that_a_preemption_broke_is_nobodys_failure() -> None:
+    report = PreparationFailedReport(phase="setup", message="killed", user=True)
+    assert verdict.of_preparation(report, noticed=False).reason is EndReason.USER_FAILURE
+    assert verdict.of_preparation(report, noticed=True).reason is EndReason.PREEMPTED
+
+
+def days(**given: object) -> LastDays:
+    fields: dict[str, object] = {
+        "running_at": at(0),
+        "notice_at": None,
+        "deadline_at": None,
+        "ours": None,
+        "cause": None,
+        "cloud_ended_at": at(100),
+        "last_contact_at": at(90),
+        "now": at(101),
+        **given,
+    }
+    return LastDays(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given_", "reason", "evidence", "life_s", "censored"),
+    [
+        ({"notice_at": at(70), "cause": Cause.FAILED}, VmReason.PREEMPTED, "notice", 100, False),
+        (
+            {"notice_at": at(70), "deadline_at": at(110), "ours": VmReason.RELEASED},
+            VmReason.PREEMPTED,
+            "notice",
+            110,
+            False,
+        ),
+        ({"cause": Cause.PREEMPTED}, VmReason.PREEMPTED, "cloud", 100, False),
+        (
+            {"cause": Cause.PREEMPTED, "ours": VmReason.AGENT_LOST},
+            VmReason.PREEMPTED,
+            "cloud",
+            100,
+            False,
+        ),
+        ({"ours": VmReason.AGENT_LOST}, VmReason.AGENT_LOST, "silence", 90, True),
+        (
+            {"ours": VmReason.RELEASED, "cause": Cause.TERMINATED},
+            VmReason.RELEASED,
+            "released",
+            100,
+            True,
+        ),
+        ({"cause": Cause.FAILED}, VmReason.FAILED, "cloud", 100, True),
+        ({"cause": Cause.TERMINATED}, VmReason.FAILED, "cloud", 100, True),
+        ({"cause": Cause.UNKNOWN}, VmReason.AGENT_LOST, "silence", 90, True),
+        ({"cause": None, "cloud_ended_at": None}, VmReason.AGENT_LOST, "silence", 90, True),
+    ],
+)
+def test_evidence_is_ranked(
+    given_: dict[str, object], reason: VmReason, evidence: str, life_s: float, censored: bool
+) -> None:
+    end = ending(days(**given_))
+    assert (end.reason, end.evidence, end.life_s, end.censored) == (
+        reason,
+        Evidence(evidence),
+        life_s,
+        censored,
+    )
+
+
+def test_a_vm_that_never_ran_has_no_life() -> None:
+    assert ending(days(running_at=None, cause=Cause.FAILED)).life_s is None
+
+
+@given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+@settings(max_examples=100, deadline=None)
+def test_a_wait_is_between_half_and_all_and_bounded(failures: int, jitter: float) -> None:
+    wait = delay_s(failures, base_s=1, max_s=300, jitter=jitter)
+    whole = min(300.0, 2.0 ** min(failures - 1, 60))
+    assert whole / 2 <= wait <= whole
+
+
+def test_no_failure_waits_not() -> None:
+    assert delay_s(0, base_s=1, max_s=300, jitter=0.5) == 0
+
+
+def test_strays_are_condemned_after_two_sightings_and_the_grace() -> None:
+    living = {"i-1": "known", "i-2": "over", "i-3": "nobodys"}
+    rows = {"known": VmState.RUNNING, "over": VmState.TERMINATED}
+    first = orphans.look(living, rows, {}, now=at(0))
+    assert set(first) == {"i-2", "i-3"}
+    grace = timedelta(seconds=5)
+    assert orphans.condemned(first, grace=timedelta(), now=at(0)) == []
+    second = orphans.look(living, rows, first, now=at(4))
+    assert orphans.condemned(second, grace=grace, now=at(4)) == []
+    third = orphans.look(living, rows, second, now=at(5))
+    ids = {stray.cloud_id for stray in orphans.condemned(third, grace=grace, now=at(5))}
+    assert ids == {"i-2", "i-3"}
+
+
+def test_a_vm_that_is_terminating_is_no_stray() -> None:
+    assert orphans.look({"i-1": "t"}, {"t": VmState.TERMINATING}, {}, now=at(0)) == {}

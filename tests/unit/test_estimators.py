@@ -1,0 +1,176 @@
+"""What lives and notices say: the rate with censoring, fading and neighbours; q; Kaplan-Meier."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.policy.estimators import (
+    DAY_S,
+    Life,
+    RatePrior,
+    kaplan_meier,
+    median_life_s,
+    notice_share,
+    plain_mean,
+    preemption_rate,
+)
+
+lives = st.lists(
+    st.builds(
+        Life,
+        duration_s=st.floats(0, 1e7),
+        preempted=st.booleans(),
+        ended_ago_s=st.floats(0, 1e7),
+    ),
+    max_size=30,
+)
+
+
+def died(hours: float, ago_s: float = 0.0) -> Life:
+    return Life(duration_s=hours * 3_600, preempted=True, ended_ago_s=ago_s)
+
+
+def cut(hours: float) -> Life:
+    return Life(duration_s=hours * 3_600, preempted=False)
+
+
+def test_no_lives_leave_the_prior() -> None:
+    posterior = preemption_rate([])
+    assert posterior.mttp_s == 3 * 3_600
+    assert posterior.lives == 0
+    assert preemption_rate([], prior=RatePrior(exposure_s=20.0)).mttp_s == 20
+
+
+def test_the_rate_is_preemptions_over_all_exposure() -> None:
+    posterior = preemption_rate([died(1), died(3), cut(8)], half_life_s=None)
+    assert posterior.mttp_s == pytest.approx((3 + 12) / (1 + 2) * 3_600)
+    assert posterior.lives == 2
+
+
+def test_a_censored_life_makes_the_pool_look_safer_and_a_death_less_safe() -> None:
+    before = preemption_rate([died(1), died(3)]).mttp_s
+    assert preemption_rate([died(1), died(3), cut(5)]).mttp_s > before
+    assert preemption_rate([died(1), died(3), died(0.1)]).mttp_s < before
+
+
+def test_the_thesis_mean_ignores_censored_lives() -> None:
+    assert plain_mean([died(1), died(3), cut(80)], default_s=9.0) == 7_200
+    assert plain_mean([cut(80)], default_s=9.0) == 9
+
+
+def test_old_lives_fade_and_very_old_ones_leave_the_prior() -> None:
+    fresh = [died(0.5) for _ in range(20)]
+    old = [died(0.5, ago_s=30 * DAY_S) for _ in range(20)]
+    assert preemption_rate(fresh).mttp_s < 1.1 * 3_600
+    assert preemption_rate(old).mttp_s == pytest.approx(3 * 3_600, rel=1e-6)
+    assert preemption_rate(old, half_life_s=None).mttp_s < 1.1 * 3_600
+
+
+def test_drift_is_followed() -> None:
+    calm = [died(24, ago_s=(5 + i) * DAY_S) for i in range(10)]
+    storm = [died(1, ago_s=i * 3_600.0) for i in range(24)]
+    faded = preemption_rate(calm + storm).mttp_s
+    whole = preemption_rate(calm + storm, half_life_s=None).mttp_s
+    assert faded < 1.3 * 3_600 < 6 * 3_600 < whole
+
+
+def test_fading_leaves_a_steady_rate_unbiased() -> None:
+    rng, estimates = random.Random(3), []
+    for _ in range(200):
+        seen, now = [], -10 * DAY_S
+        while now < 0:
+            end = min(now + rng.expovariate(1 / 7_200), 0.0)
+            seen.append(Life(duration_s=end - now, preempted=end < 0, ended_ago_s=-end))
+            now = end
+        posterior = preemption_rate(seen)
+        estimates.append(1 / posterior.mttp_s)
+    assert sum(estimates) / len(estimates) == pytest.approx(1 / 7_200, rel=0.03)
+
+
+def test_neighbours_help_a_zone_without_lives_and_yield_to_its_own() -> None:
+    region = [died(1) for _ in range(100)]
+    alone = preemption_rate([], neighbours=region)
+    assert alone.mttp_s == pytest.approx(3_600, rel=0.1)
+    assert alone.events == pytest.approx(5)
+    assert alone.lives == 0
+    own = [died(10) for _ in range(50)]
+    assert preemption_rate(own, neighbours=region, half_life_s=None).mttp_s > 8.5 * 3_600
+
+
+def test_more_lives_make_the_interval_narrower() -> None:
+    def width(n: int) -> float:
+        low, high = preemption_rate([died(3)] * n, half_life_s=None).interval()
+        return high / low
+
+    assert width(100) < width(30) < width(3)
+
+
+def test_a_wider_level_gives_a_wider_interval() -> None:
+    posterior = preemption_rate([died(3)] * 10)
+    inner, outer = posterior.interval(0.5), posterior.interval(0.95)
+    assert outer[0] < inner[0] < posterior.mttp_s < inner[1] < outer[1]
+
+
+@settings(max_examples=100)
+@given(lives, lives, st.none() | st.floats(1, 1e9))
+def test_every_estimate_is_finite_and_inside_its_interval(
+    mine: list[Life], others: list[Life], half_life_s: float | None
+) -> None:
+    posterior = preemption_rate(mine, neighbours=others, half_life_s=half_life_s)
+    low, high = posterior.interval()
+    assert 0 < low < posterior.mttp_s < math.inf
+    assert low < high < math.inf
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_an_impossible_life_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="0 or more, and finite"):
+        preemption_rate([Life(duration_s=seconds, preempted=True)])
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="half-life"):
+        preemption_rate([], half_life_s=0)
+    with pytest.raises(ValueError, match="prior needs"):
+        RatePrior(exposure_s=0)
+    with pytest.raises(ValueError, match="Beta prior"):
+        notice_share([], prior_lost=0)
+
+
+def test_the_share_of_notices_starts_at_two_thirds_and_learns() -> None:
+    assert notice_share([]).mean == pytest.approx(2 / 3)
+    many = notice_share([True] * 95 + [False] * 5)
+    assert many.mean == pytest.approx(97 / 103)
+    low, high = many.interval()
+    assert 0.88 < low < 0.95 < high < 0.98
+
+
+def test_kaplan_meier_without_censoring_is_the_share_still_alive() -> None:
+    curve = kaplan_meier([died(1), died(2), died(2), died(4)])
+    assert [(p.age_s / 3_600, p.share) for p in curve] == [(1, 0.75), (2, 0.25), (4, 0)]
+    assert [(p.at_risk, p.deaths) for p in curve] == [(4, 1), (3, 2), (1, 1)]
+    assert curve[0].error == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
+
+
+def test_kaplan_meier_keeps_censored_lives_at_risk_until_they_leave() -> None:
+    curve = kaplan_meier([died(1), cut(1), cut(2), died(3)])
+    assert [(p.age_s / 3_600, p.share) for p in curve] == [(1, 0.75), (3, 0)]
+
+
+def test_the_median_life() -> None:
+    assert median_life_s(kaplan_meier([died(1), died(2), died(3)])) == 7_200
+    assert median_life_s(kaplan_meier([died(1), cut(2), cut(3)])) is None
+    assert kaplan_meier([]) == []
+
+
+@settings(max_examples=60)
+@given(lives)
+def test_survival_falls_from_1_and_stays_a_share(seen: list[Life]) -> None:
+    shares = [1.0, *(point.share for point in kaplan_meier(seen))]
+    assert all(0 <= b < a <= 1 for a, b in itertools.pairwise(shares))

@@ -1,0 +1,73 @@
+"""`import spothop` runs in every training script: it costs little and pulls nothing in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import spothop
+
+PUBLIC = [
+    "backup",
+    "check_save",
+    "done",
+    "enter_step",
+    "exit_step",
+    "latest_checkpoint",
+    "log",
+    "step_context",
+]
+
+PROGRAM = """
+import json, sys
+before = set(sys.modules)
+import spothop
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert spothop.__all__ == PUBLIC
+    assert all(getattr(spothop, name).__doc__ for name in PUBLIC)
+
+
+def test_only_the_standard_library_and_the_training_modules_are_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    imported: list[str] = json.loads(done.stdout)
+    ours = {name for name in imported if name.partition(".")[0] == "spothop"}
+    assert {name.partition(".")[0] for name in imported} - {"spothop"} <= sys.stdlib_module_names
+    assert ours == {
+        "spothop",
+        "spothop._channel",
+        "spothop._metrics",
+        "spothop._outbox",
+        "spothop._pipes",
+        "spothop._session",
+        "spothop.training",
+    }
+    heavy = {"asyncio", "logging", "pathlib", "shutil", "subprocess", "threading", "typing"}
+    assert not heavy & set(imported)
+
+
+def test_the_import_takes_less_than_15_ms() -> None:
+    costs = []
+    for _ in range(5):  # the least of five: the machine has other things to do
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", "import spothop"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        row = next(row for row in done.stderr.splitlines() if row.endswith("| spothop"))
+        costs.append(int(row.split("|")[1]))  # cumulative, microseconds
+    assert min(costs) < 15_000
+
+
+def test_importing_makes_no_session() -> None:
+    program = "import spothop.training as t; assert t._default is None"
+    env = {"SPOTHOP_RUN_DIR": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "")

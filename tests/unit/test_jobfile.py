@@ -1,0 +1,279 @@
+"""The job file: what is accepted, what is refused, and how that is said."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop import jobfile
+from spothop.jobfile import FieldProblem, JobFileError, JobSpec
+from spothop.jobspec import MAX_DURATION, NOT_YET, SECTIONS, format_duration, parse_duration
+
+FULL = """
+name: mnist-small
+code: src
+setup: pip install -r requirements.txt
+run: |
+  python train.py --epochs $EPOCHS
+env: {EPOCHS: 3, RATE: 0.5, NAME: x}
+data:
+  train: s3://bucket/train
+checkpoint:
+  storage: gs://bucket/runs
+  init_from: job:mnist-3f2a
+  keep: 4
+resources:
+  any_of:
+    - {cloud: local, zone: zone-a}
+    - {vm: p3.2xlarge}
+  spot: false
+  max_price: 1.5
+nodes: 1
+retries: {user: 0, infrastructure: 5}
+max_duration: 1h30m
+"""
+
+
+def problems(spec: dict[Any, Any]) -> dict[str, FieldProblem]:
+    with pytest.raises(JobFileError) as caught:
+        jobfile.parse(spec)
+    return {problem.field: problem for problem in caught.value.problems}
+
+
+def minimal(**changes: Any) -> dict[Any, Any]:
+    return {"name": "a", "run": "python train.py", **changes}
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    file = folder / "job.yaml"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def test_every_key_that_works_is_read(tmp_path: Path) -> None:
+    spec = jobfile.load(write(tmp_path, FULL))
+    assert spec.name == "mnist-small"
+    assert spec.env == {"EPOCHS": "3", "RATE": "0.5", "NAME": "x"}
+    assert spec.data == {"train": "s3://bucket/train"}
+    assert (spec.checkpoint.init_from, spec.checkpoint.keep) == ("job:mnist-3f2a", 4)
+    assert [choice.vm for choice in spec.resources.any_of] == [None, "p3.2xlarge"]
+    assert (spec.resources.spot, spec.resources.max_price) == (False, 1.5)
+    assert (spec.retries.user, spec.retries.infrastructure) == (0, 5)
+    assert spec.max_duration == timedelta(minutes=90)
+
+
+def test_two_keys_are_enough() -> None:
+    spec = jobfile.parse(minimal())
+    assert (spec.code, spec.setup, spec.nodes, spec.max_duration) == (".", "", 1, None)
+    assert (spec.checkpoint.keep, spec.resources.spot) == (2, True)
+
+
+def test_the_json_form_reads_back_to_the_same_spec(tmp_path: Path) -> None:
+    spec = jobfile.load(write(tmp_path, FULL))
+    assert jobfile.parse(json.loads(json.dumps(spec.as_mapping()))) == spec
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems({"name": "My Job", "nodes": 2, "max_duration": 30, "image": "x"})
+    assert set(found) == {"name", "run", "nodes", "max_duration", "image"}
+    assert all(problem.cure for problem in found.values())
+
+
+@pytest.mark.parametrize(
+    ("section", "key"), [(section, key) for section, keys in NOT_YET.items() for key in keys]
+)
+def test_keys_of_features_to_come_are_refused_as_such(section: str, key: str) -> None:
+    spec = minimal(**({section: {key: "x"}} if section else {key: "x"}))
+    field = f"{section}.{key}" if section else key
+    assert problems(spec)[field].fact == "not available yet"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "cure"),
+    [
+        (minimal(rnu="x"), "rnu", "did you mean run?"),
+        (minimal(chekpoint={}), "chekpoint", "did you mean checkpoint?"),
+        (minimal(checkpoint={"keeep": 1}), "checkpoint.keeep", "did you mean keep?"),
+        (
+            minimal(resources={"any_of": [{}, {"zoone": "a"}]}),
+            "resources.any_of[1].zoone",
+            "did you mean zone?",
+        ),
+    ],
+)
+def test_unknown_keys_are_refused_with_the_nearest_one(
+    spec: dict[Any, Any], field: str, cure: str
+) -> None:
+    problem = problems(spec)[field]
+    assert (problem.fact, problem.cure) == ("unknown key", cure)
+
+
+def test_a_key_like_nothing_known_is_refused_with_all_known_ones() -> None:
+    assert "max_duration" in problems(minimal(qqqqqqqq=1))["qqqqqqqq"].cure
+
+
+def test_a_key_that_yaml_reads_as_something_else_is_named() -> None:
+    assert problems({**minimal(), True: "x"})["True"].fact == "the key is not text"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (minimal(name=""), "name"),
+        (minimal(name="-a"), "name"),
+        (minimal(name="a" * 49), "name"),
+        (minimal(name="../etc"), "name"),
+        (minimal(name="\N{ARABIC-INDIC DIGIT ONE}"), "name"),
+        (minimal(run="  \n"), "run"),
+        (minimal(run="a\0b"), "run"),
+        (minimal(setup=["a"]), "setup"),
+        (minimal(code=""), "code"),
+        (minimal(env={"A": True}), "env.A"),
+        (minimal(env={"A": None}), "env.A"),
+        (minimal(env={"1A": "x"}), "env.1A"),
+        (minimal(env={"SPOTHOP_JOB": "x"}), "env.SPOTHOP_JOB"),
+        (minimal(data={"../up": "s3://b"}), "data['../up']"),
+        (minimal(data={"/abs": "s3://b"}), "data['/abs']"),
+        (minimal(data={"a": "bucket"}), "data.a"),
+        (minimal(checkpoint={"storage": "/tmp/x"}), "checkpoint.storage"),
+        (minimal(checkpoint={"init_from": "job:"}), "checkpoint.init_from"),
+        (minimal(checkpoint={"init_from": "mnist"}), "checkpoint.init_from"),
+        (minimal(checkpoint={"keep": 0}), "checkpoint.keep"),
+        (minimal(checkpoint={"keep": True}), "checkpoint.keep"),
+        (minimal(checkpoint=3), "checkpoint"),
+        (minimal(resources={"any_of": "local"}), "resources.any_of"),
+        (minimal(resources={"any_of": [3]}), "resources.any_of[0]"),
+        (minimal(resources={"max_price": 0}), "resources.max_price"),
+        (minimal(resources={"max_price": float("nan")}), "resources.max_price"),
+        (minimal(resources={"spot": "yes"}), "resources.spot"),
+        (minimal(nodes=2), "nodes"),
+        (minimal(retries={"user": -1}), "retries.user"),
+    ],
+)
+def test_bad_values_are_refused_where_they_stand(spec: dict[Any, Any], field: str) -> None:
+    found = problems(spec)
+    assert set(found) == {field}
+    assert found[field].fact
+    assert found[field].cure
+
+
+def test_a_problem_names_field_value_and_fact() -> None:
+    assert str(problems(minimal(nodes=2))["nodes"]) == "nodes: 2: should be 1"
+    assert str(problems({"name": "a"})["run"]) == "run: is missing"
+
+
+def test_a_long_value_is_shortened() -> None:
+    assert len(problems(minimal(nodes="x" * 10_000))["nodes"].value) < 100
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "holds nothing"),
+        ("- a\n- b", "holds a list"),
+        ("name: a\nname: b", "line 2, column 1: the key 'name' is there twice"),
+        ("env: {A: 1, A: 2}", "the key 'A' is there twice"),
+        ("\t- :", "is not YAML: line 1"),
+        ("!!python/object/apply:os.system [x]", "could not determine a constructor"),
+        (b"name: \xff", "is not UTF-8 (byte 6)"),
+        ("[" * 5000, "is not YAML"),
+        ("name: 1" + "0" * 5000, "is not YAML"),
+        ("{[a]: b}", "unhashable"),
+        ("a" * 1_000_001, "is over 1 MB"),
+    ],
+)
+def test_files_that_hold_no_job_say_why(
+    tmp_path: Path, content: str | bytes, expected: str
+) -> None:
+    with pytest.raises(JobFileError) as caught:
+        jobfile.load(write(tmp_path, content))
+    (problem,) = caught.value.problems
+    assert expected in problem.fact
+    assert problem.cure
+
+
+def test_a_file_that_is_not_there_and_a_folder_say_so(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match=r"no file .*nothing\.yaml"):
+        jobfile.load(tmp_path / "nothing.yaml")
+    with pytest.raises(JobFileError, match="Is a directory"):
+        jobfile.load(tmp_path)
+
+
+def test_a_bomb_of_aliases_is_refused_quickly(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    with pytest.raises(JobFileError) as caught:
+        jobfile.load(write(tmp_path, "\n".join([*levels, "name: *a11"])))
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
+    file = write(tmp_path, b"\xef\xbb\xbfname: a\nrun: b")
+    assert jobfile.load(file).name == "a"
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+known_keys = st.sampled_from(sorted({key for s in SECTIONS.values() for key in s.model_fields}))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(known_keys | st.text(max_size=8) | st.integers(), json_like, max_size=6))
+def test_any_mapping_is_a_spec_or_a_list_of_problems_with_cures(mapping: dict[Any, Any]) -> None:
+    found: list[FieldProblem] | None = None
+    try:
+        spec = jobfile.parse(mapping)
+    except JobFileError as error:
+        found = error.problems
+    if found is None:
+        assert jobfile.parse(spec.as_mapping()) == spec
+    else:
+        assert found
+        assert all(problem.fact and problem.cure for problem in found)
+
+
+# --- durations ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("0.5s", 0.5)],
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "value", ["30", 30, "", "s", "-1s", "1 h", "1w", "30m1h", "0s", "9999999d"]
+)
+def test_what_is_no_duration_is_refused(value: object) -> None:
+    assert "max_duration" in problems(minimal(max_duration=value))
+
+
+@given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=MAX_DURATION))
+def test_durations_survive_the_way_through_text(duration: timedelta) -> None:
+    assert parse_duration(format_duration(duration)) == duration
+
+
+# --- schema -------------------------------------------------------------------------------------
+
+
+def test_the_schema_has_every_key_that_works_and_no_other() -> None:
+    schema = jobfile.json_schema()
+    assert set(schema["properties"]) == set(JobSpec.model_fields)
+    assert schema["required"] == ["name", "run"]
+    assert schema["additionalProperties"] is False
+    assert not set(schema["properties"]) & set(NOT_YET[""])
+    json.dumps(schema)

@@ -1,0 +1,149 @@
+"""The local cloud's configuration, and the small pure rules beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spothop.wire import Dialect
+from spothop_master.clouds.base import EndCause, VmState
+from spothop_master.clouds.local.config import ConfigError, Delay, load
+from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
+from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
+from spothop_master.clouds.local.supervisor import master_address
+from spothop_master.clouds.registry import UnknownCloud, make_clouds
+
+POOL = "region: r, zone: z, vm: small, dialect: gcp, price: 0.2, on_demand_price: 0.6, grace_s: 5"
+
+
+def test_the_built_in_cloud_has_one_zone_per_dialect(tmp_path: Path) -> None:
+    config = load(None, default_directory=tmp_path / "cloud")
+    found = [(pool.zone, pool.dialect, pool.grace_s) for pool in config.pools]
+    assert found == [
+        ("local-1a", Dialect.AWS, 120.0),
+        ("local-1b", Dialect.AZURE, 30.0),
+        ("local-1c", Dialect.GCP, 30.0),
+    ]
+    assert all(pool.price < pool.on_demand_price for pool in config.pools)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "cloud.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_file_sets_delays_scripts_and_a_directory_beside_itself(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        f"directory: vms-here\npools: [{{{POOL}, boot_s: [0.1, 0.2], capacity: 1, "
+        "preemptions: [{launch: 2, after_s: 8, notice_s: 0}]}]\n",
+    )
+    config = load(file, default_directory=Path("/unused"))
+    assert config.directory == tmp_path / "vms-here"
+    [pool] = config.pools
+    assert pool.boot_s == Delay(low=0.1, high=0.2)
+    assert pool.capacity == 1
+    assert pool.preemptions[0].notice_s == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- a list", "expected a mapping"),
+        ("pools: [", "while parsing"),
+        ("pools: []", "pools: .*at least 1 item"),
+        (f"pools: [{{{POOL}, graces: 3}}]", r"pools\.0\.graces: .*\(it is 3\)"),
+        (f"pools: [{{{POOL}, capacity: -1}}]", r"pools\.0\.capacity: .*\(it is -1\)"),
+        (f"pools: [{{{POOL}, boot_s: [2, 1]}}]", r"pools\.0\.boot_s: .*low is greater than high"),
+        (f"pools: [{{{POOL}, boot_s: [2]}}]", r"pools\.0\.boot_s: .*expected \[low, high\]"),
+        (f"pools: [{{{POOL}}}, {{{POOL}}}]", "two pools for z/small"),
+        (
+            f"pools: [{{{POOL}, preemptions: [{{launch: 1, after_s: 1}}, "
+            "{launch: 1, after_s: 2}]}]",
+            "two preemptions of the same launch",
+        ),
+        (f"isolation: total\npools: [{{{POOL}}}]", r"isolation: .*\(it is 'total'\)"),
+    ],
+)
+def test_mistakes_name_field_and_value(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s)cloud.yaml: .*{complaint}"):
+        load(write(tmp_path, text), default_directory=tmp_path)
+
+
+def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none.yaml", default_directory=tmp_path)
+
+
+def test_only_the_local_cloud_can_be_made(tmp_path: Path) -> None:
+    assert make_clouds(home=tmp_path)["local"].name == "local"
+    with pytest.raises(UnknownCloud, match="'gcp' is not supported; supported: local"):
+        make_clouds(["gcp"], home=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8900", ("127.0.0.1", 8900)),
+        ("http://localhost:1234/x", ("127.0.0.1", 1234)),
+        ("https://10.0.0.7", ("10.0.0.7", 443)),
+        ("http://master.example", None),
+        ("http://[::1]:80", None),
+    ],
+)
+def test_where_the_master_listens(url: str, address: tuple[str, int] | None) -> None:
+    assert master_address(url) == address
+
+
+def test_pauses_before_restarts_grow_to_a_limit() -> None:
+    pauses = [pause_before_restart(failures) for failures in range(1, 40)]
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_the_supervisors_words_are_those_of_the_protocol() -> None:
+    """The supervisor does not import them: that would import pydantic."""
+    assert {state.value for state in VmState} == {"pending", "running", "stopping", "terminated"}
+    assert {"preempted", "terminated", "failed"} <= {cause.value for cause in EndCause}
+
+
+def test_a_lock_excludes_even_within_one_process(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock") as held:
+        assert held is not None
+        with locked(tmp_path / "lock", wait=False) as second:
+            assert second is None
+    with locked(tmp_path / "lock", wait=False) as free:
+        assert free is not None
+
+
+def test_state_keeps_earlier_facts_and_files_are_private(tmp_path: Path) -> None:
+    folder = VmFolder(tmp_path)
+    folder.write_state("running", running_at="then")
+    folder.write_state("terminated", cause="failed")
+    assert read_json(folder.state) == {
+        "state": "terminated",
+        "running_at": "then",
+        "cause": "failed",
+    }
+    write_json(folder.spec, {"token": "t"})
+    assert folder.spec.stat().st_mode & 0o077 == 0
+
+
+def test_wiping_removes_closed_directories_but_nothing_behind_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    folder = VmFolder(tmp_path / "vm")
+    closed = folder.disk / "closed" / "deeper"
+    closed.mkdir(parents=True)
+    (closed / "file").touch()
+    (folder.disk / "link").symlink_to(outside)
+    closed.chmod(0o500)
+    closed.parent.chmod(0)
+    folder.wipe()
+    assert not folder.disk.exists()
+    assert (outside / "kept").exists()
+    folder.wipe()

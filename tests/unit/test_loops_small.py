@@ -1,0 +1,215 @@
+"""Presence, market and prices: what the loops remember, and what they ask."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.fake_cloud import FakeClock, FakeCloud
+from fakes.world import OWNER, Inline, World
+from spothop.wire import FenceDirective
+from spothop_master.clouds.base import EndCause, Unavailable
+from spothop_master.loops import supervise
+from spothop_master.loops.market import Market
+from spothop_master.loops.presence import Presence
+from spothop_master.loops.prices import Prices
+from spothop_master.store.schema import Price
+
+
+class Later(Executor):
+    """Keeps what it was given until the test lets it happen."""
+
+    def __init__(self) -> None:
+        self.given: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+
+def market(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> Market:
+    return Market({"fake": cloud}, OWNER, executor=executor, clock=clock, rng=random.Random(0))
+
+
+def test_an_unknown_vm_is_silent_since_the_master_began() -> None:
+    clock = FakeClock()
+    presence = Presence(clock())
+    clock.advance(7)
+    assert presence.silent_for("vm", clock()) == timedelta(seconds=7)
+    presence.touch("vm", clock())
+    clock.advance(1)
+    assert presence.silent_for("vm", clock()) == timedelta(seconds=1)
+    presence.forget("vm")
+    assert presence.last_contact("vm") is None
+
+
+def test_kept_directives_live_until_something_changes_or_they_are_old() -> None:
+    clock = FakeClock()
+    presence = Presence(clock())
+    told = [FenceDirective(attempt=1)]
+    presence.keep("vm", told, version=presence.version, now=clock())
+    assert presence.kept("vm", now=clock()) == told
+    presence.changed()
+    assert presence.kept("vm", now=clock()) is None
+    presence.keep("vm", told, version=presence.version, now=clock())
+    clock.advance(3)
+    assert presence.kept("vm", now=clock()) is None
+
+
+def test_directives_read_before_a_change_are_not_kept_after_it() -> None:
+    clock = FakeClock()
+    presence = Presence(clock())
+    version = presence.version
+    presence.changed()
+    presence.keep("vm", [], version=version, now=clock())
+    assert presence.kept("vm", now=clock()) is None
+
+
+def test_a_listing_is_shared_while_it_is_fresh_and_asked_for_once_at_a_time() -> None:
+    clock, executor = FakeClock(), Later()
+    asked = market(clock, FakeCloud(clock=clock), executor)
+    asked.ask_listing("fake")
+    asked.ask_listing("fake")
+    assert len(executor.given) == 1
+    assert asked.listing("fake") is None
+    executor.given.pop()()
+    listing = asked.listing("fake")
+    assert listing is not None
+    assert listing.began_at == clock()
+    asked.ask_listing("fake")
+    assert executor.given == []
+    clock.advance(1)
+    asked.ask_listing("fake")
+    assert len(executor.given) == 1
+
+
+def test_only_answers_that_differ_are_news() -> None:
+    clock = FakeClock()
+    cloud, news = FakeCloud(clock=clock, zones=("a",)), []
+    asked = Market(
+        {"fake": cloud},
+        OWNER,
+        executor=Inline(),
+        clock=clock,
+        rng=random.Random(0),
+        news=lambda: news.append(clock()),
+    )
+    for zones in (("a",), ("a",), ("a", "b")):
+        cloud.zones = zones
+        asked.ask_listing("fake")
+        asked.ask_offers()
+        clock.advance(60)
+    began = clock() - timedelta(seconds=180)
+    assert news == [began, began, began + timedelta(seconds=120)]
+
+
+def test_a_cloud_is_asked_as_often_as_it_allows() -> None:
+    clock, executor = FakeClock(), Later()
+    asked = market(clock, FakeCloud(clock=clock, list_every_s=3.0), executor)
+    for _ in range(7):
+        asked.ask_listing("fake")
+        while executor.given:
+            executor.given.pop()()
+            at = clock()
+        clock.advance(1)
+    listing = asked.listing("fake")
+    assert listing is not None
+    assert listing.began_at == at == clock() - timedelta(seconds=1)
+
+
+def test_while_the_loop_rests_the_listing_stays_fresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LISTEN_S", 0.001)
+    world = World(tmp_path, supervise_every_s=60)
+    world.submit()
+    world.settle(4)
+    [machine] = world.cloud.alive()
+    stop, passes = threading.Event(), []
+    run_once = world.supervisor.run_once
+
+    def counted() -> None:
+        run_once()
+        passes.append(world.clock())
+        if len(passes) == 2:
+            stop.set()
+            world.supervisor.wake.set()
+        else:  # what happens now is news that nobody but the listing tells
+            world.cloud.kill(machine.id, EndCause.PREEMPTED)
+            world.clock.advance(2)
+
+    world.supervisor.run_once = counted  # type: ignore[method-assign]
+    world.supervisor.wake.clear()
+    world.supervisor.run_forever(stop)
+    assert len(passes) == 2, "not after 60 s, but at once"
+
+
+def test_a_failing_cloud_is_asked_less_often_and_its_last_answer_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock)
+    asked = market(clock, cloud, Inline())
+    asked.ask_listing("fake")
+    cloud.away = Unavailable("503")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(60):
+            clock.advance(1)
+            asked.ask_listing("fake")
+    assert 3 <= len(caplog.records) <= 10
+    assert asked.listing("fake") is not None
+
+
+def test_offers_are_unknown_until_every_cloud_answered_or_one_has_pools() -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock, zones=())
+    asked = market(clock, cloud, Inline())
+    assert asked.offers() is None
+    asked.ask_offers()
+    assert asked.offers() == {}
+    cloud.zones = ("a",)
+    clock.advance(60)
+    asked.ask_offers()
+    assert set(asked.offers() or {}) == {cloud.pool("a")}
+
+
+def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    prices = Prices(world.db, {"fake": world.cloud}, world.clock)
+    prices.run_once()
+    prices.run_once()
+    assert len(world.rows(Price)) == 3
+    world.cloud.zones = ("b", "a", "c")  # the fake's price follows the place in this list
+    prices.run_once()
+    assert len(world.rows(Price)) == 5
+    world.cloud.away = Unavailable("503")
+    prices.run_once()
+    world.db.close()
+
+
+def test_a_slow_launch_delays_no_other_job(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.submit("job-1")
+    world.submit("job-2")
+    world.look()
+    later = Later()
+    world.supervisor._executor = later
+    world.cloud.preempt(world.machine(job_id="job-1").id, 0)
+    world.tick(3)
+    assert len(later.given) == 1  # job-1's replacement hangs in its launch
+    world.join(job_id="job-2").prepare()
+    world.tick()
+    assert world.job("job-2").state == "preparing"
+    assert len(later.given) == 1, "and is not launched twice"
+    later.given.pop()()
+    world.look()
+    assert len(world.cloud.launches) == 3
+    world.db.close()

@@ -1,0 +1,173 @@
+"""Sums over a job's rows, and how the pages say and draw them."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from fakes import story
+from spothop.wire import AttemptView
+from spothop_master.store import views
+from spothop_master.store.figures import cost, current_attempt, newest_step, progress
+from spothop_master.store.schema import Attempt
+from spothop_master.web import chart, format
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def ran(start: int | None, last: int | None, *, state: str = "ended") -> Attempt:
+    return Attempt(
+        number=1, state=state, fenced_in=False, restored_step=start, last_step=last, step_s=2.0
+    )
+
+
+def test_steps_beyond_the_next_restore_are_lost() -> None:
+    figures = progress([ran(0, 100), ran(90, 150)])
+    assert (figures.useful_s, figures.recomputed_steps) == ((90 + 60) * 2.0, 10)
+
+
+def test_a_restore_counts_before_its_first_step() -> None:
+    assert progress([ran(0, 100), ran(70, None)]).recomputed_steps == 30
+
+
+def test_an_attempt_that_never_restored_changes_nothing() -> None:
+    assert progress([ran(0, 100), ran(None, None), ran(100, 110)]).recomputed_steps == 0
+
+
+def test_falling_back_twice_loses_what_both_did() -> None:
+    """0-120, then 100-110, then from 90 to 200: 240 steps for 200."""
+    figures = progress([ran(0, 120), ran(100, 110), ran(90, 200)])
+    assert (figures.recomputed_steps, figures.useful_s) == (40, 200 * 2.0)
+
+
+def test_no_attempts_no_figures() -> None:
+    assert progress([]).useful_s == 0
+    assert newest_step([]) is None
+    assert current_attempt([]) is None
+
+
+def test_the_current_attempt_is_the_one_that_trains() -> None:
+    old, training, preparing = ran(0, 1), ran(1, 2, state="draining"), ran(None, None, state="x")
+    training.fenced_in = True
+    assert current_attempt([old, training, preparing]) is training
+    training.state = "ended"
+    assert current_attempt([old, training, preparing]) is preparing
+    assert newest_step([old, training, preparing]) == 2
+
+
+def test_a_vm_costs_from_running_to_its_end() -> None:
+    vm = story.vm(1, "j", 0, -60.8, None, None)  # running for an hour at NOW
+    assert cost(vm, 2.0, now=story.NOW) == pytest.approx(2.0)
+    vm.ended_at = story.at(-30)
+    assert cost(vm, 2.0, now=story.NOW) == pytest.approx(1.0)
+    vm.running_at = None
+    assert cost(vm, 2.0, now=story.NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0.00 s"),
+        (0.0004, "< 1 ms"),
+        (0.041, "41 ms"),
+        (0.41, "0.41 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_durations_as_people_say_them(seconds: float | None, text: str) -> None:
+    assert format.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (5060, "5,060"), (1.94217, "1.942"), (32731.5, "32,732"), (2.4e-4, "0.00024")],
+)
+def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
+    assert format.number(value) == text
+
+
+def test_sizes_money_and_savings() -> None:
+    assert format.size(498_231_104) == "498 MB"
+    assert format.size(12) == "12 B"
+    assert format.money(0.0022) == "$0.0022"
+    assert format.saved(1.0, 4.0) == "75% less"
+    assert format.saved(5.0, 4.0) == "25% more"
+    assert format.saved(0.0, 0.0) == ""
+    assert not math.isfinite(float(format.number(math.inf)))
+
+
+def test_a_line_chart_spans_its_box_and_skips_what_is_not_finite() -> None:
+    drawn = chart.line_chart([(0, 4.0), (5, math.nan), (10, 2.0)], marks=[5, 99])
+    assert drawn is not None
+    assert drawn.path == "M0.0,0.0 L1000.0,100.0"
+    assert drawn.y_labels == ("4", "3", "2")
+    assert drawn.marks == (500.0,)
+    assert chart.line_chart([(0, 1.0), (1, math.inf)], marks=[]) is None
+
+
+def test_a_flat_line_is_no_division_by_zero() -> None:
+    drawn = chart.line_chart([(3, 1.0), (3, 1.0)], marks=[])
+    assert drawn is not None
+    assert "nan" not in drawn.path
+
+
+def attempt_view(number: int, **more: object) -> AttemptView:
+    fields = {
+        "number": number,
+        "vm": "vm-1",
+        "state": "ended",
+        "reason": "user_failure",
+        "detail": "",
+        "started_at": None,
+        "ended_at": None,
+        "restored_step": None,
+        "last_step": None,
+        "notice_at": None,
+        **more,
+    }
+    return AttemptView.model_validate(fields)
+
+
+def test_a_lane_has_its_phases_without_gaps() -> None:
+    vm = views.vm_view(story.vm(1, "j", 0, -100, -50, "preempted"), [], now=story.NOW)
+    one = attempt_view(
+        1, first_step_at=story.at(-90), notice_at=story.at(-60), ended_at=story.at(-50)
+    )
+    [lane] = chart.timeline([one], [vm], [], start=story.at(-100), end=story.NOW)
+    assert [segment.phase for segment in lane.segments] == [
+        "waiting",
+        "preparing",
+        "training",
+        "draining",
+    ]
+    assert [segment.x for segment in lane.segments] == [0.0, 8.0, 100.0, 400.0]
+    assert lane.segments[-1].width == 100.0
+    assert lane.outcome == "user failure"
+
+
+def test_a_second_attempt_on_the_same_vm_did_not_wait_for_it() -> None:
+    vm = views.vm_view(story.vm(1, "j", 0, -100, None, None), [], now=story.NOW)
+    first = attempt_view(1, first_step_at=story.at(-90), ended_at=story.at(-60))
+    second = attempt_view(2, first_step_at=story.at(-50), state="running", reason=None)
+    lanes = chart.timeline([first, second], [vm], [], start=story.at(-100), end=story.NOW)
+    assert [s.phase for s in lanes[1].segments] == ["preparing", "training"]
+    assert lanes[1].segments[0].x == 400.0
+
+
+def test_a_vm_that_never_ran_only_waited() -> None:
+    row = story.vm(1, "j", 0, -100, -90, "launch_failed")
+    row.running_at = None
+    vm = views.vm_view(row, [], now=story.NOW)
+    end = story.NOW + timedelta(0)
+    [lane] = chart.timeline(
+        [attempt_view(1, ended_at=story.at(-90))], [vm], [], start=story.at(-100), end=end
+    )
+    assert [(s.phase, s.width) for s in lane.segments] == [("waiting", 100.0)]

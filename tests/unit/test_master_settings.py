@@ -1,0 +1,118 @@
+"""Reading the master's settings, and what it refuses before it starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from spothop_master import __main__ as main
+from spothop_master import home
+from spothop_master.settings import MasterSettings, SettingsError, read_settings
+
+
+def test_defaults_follow_from_the_home(tmp_path: Path) -> None:
+    settings = read_settings({"SPOTHOP_MASTER_HOME": str(tmp_path)}, {"port": 8901})
+    assert settings.database_url == f"sqlite:///{tmp_path}/master.db"
+    assert settings.storage_url == f"file://{tmp_path}/storage"
+    assert settings.public_url == "http://127.0.0.1:8901"
+    assert settings.host == "127.0.0.1"
+
+
+def test_options_win_over_the_environment(tmp_path: Path) -> None:
+    environ = {"SPOTHOP_MASTER_PORT": "1", "SPOTHOP_MASTER_SYNC_EVERY_S": "2.5", "HOME": "/x"}
+    settings = read_settings(environ, {"port": 2, "home": tmp_path, "host": None})
+    assert (settings.port, settings.sync_every_s) == (2, 2.5)
+
+
+def test_settings_are_frozen(tmp_path: Path) -> None:
+    settings = read_settings({}, {"home": tmp_path})
+    with pytest.raises(ValueError, match="frozen"):
+        settings.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "99999"), ("PORT", "x"), ("SYNC_EVERY_S", "0"), ("SILENT_AFTER_S", "-1")],
+)
+def test_a_bad_value_is_told_with_field_value_and_cure(name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings({f"SPOTHOP_MASTER_{name}": value}, {})
+    assert caught.value.field == name.lower()
+    assert str(caught.value).startswith(f"{name.lower()} = {value}: ")
+    assert f"SPOTHOP_MASTER_{name}" in caught.value.cure
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match=r"did you mean SPOTHOP_MASTER_SYNC_EVERY_S\?"):
+        read_settings({"SPOTHOP_MASTER_SYNC_EVERY": "3"}, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "spothop.example"])
+def test_a_public_address_is_refused_without_insisting(tmp_path: Path, host: str) -> None:
+    with pytest.raises(main.CannotStart, match="--insecure-public"):
+        main.refuse_public(MasterSettings(home=tmp_path, host=host))
+    main.refuse_public(MasterSettings(home=tmp_path, host=host, insecure_public=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_is_fine(tmp_path: Path, host: str) -> None:
+    main.refuse_public(MasterSettings(home=tmp_path, host=host))
+
+
+def test_a_port_in_use_is_told_with_the_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(main.CannotStart, match=f"port = {port}: .*--port"):
+            main.listen("127.0.0.1", port)
+
+
+def test_one_master_per_home(tmp_path: Path) -> None:
+    with (
+        home.prepare(tmp_path / "home"),
+        pytest.raises(home.HomeError, match=f"another master .process {os.getpid()}. runs"),
+    ):
+        home.prepare(tmp_path / "home")
+    home.prepare(tmp_path / "home").close()
+
+
+def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(home.HomeError, match=r"not writable.*--home"):
+        home.prepare(tmp_path / "file" / "home")
+
+
+def test_the_installations_name_is_made_once(tmp_path: Path) -> None:
+    first = home.owner(tmp_path)
+    assert home.owner(tmp_path) == first
+    (tmp_path / "owner").write_text("Not A Name\n")
+    with pytest.raises(home.HomeError, match="Not A Name"):
+        home.owner(tmp_path)
+
+
+def test_published_files_have_their_mode_and_leave_nothing_aside(tmp_path: Path) -> None:
+    home.publish(tmp_path / "secret", "x", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_nothing_is_made_when_the_start_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = MasterSettings(home=tmp_path / "home", port=taken.getsockname()[1])
+        with pytest.raises(main.CannotStart):
+            main.run(settings)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/missing/folder/master.db"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = MasterSettings(home=tmp_path / "home", port=port, database_url=url)
+    with pytest.raises(main.CannotStart, match="database_url = "):
+        main.run(settings)

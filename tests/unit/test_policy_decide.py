@@ -1,0 +1,216 @@
+"""The decisions: algorithm 1 of the thesis, our policy, and both on any finite figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.policy import (
+    Measures,
+    UnknownPolicy,
+    at_notice,
+    emergency,
+    fit_share,
+    next_insurance,
+    parse,
+)
+from spothop.policy.hazard import Weibull
+
+LIGHT = Measures(step_s=4.6, save_s=2.5, backup_s=5, mttp_s=10_800, restart_s=293.5, grace_s=30)
+HEAVY = Measures(step_s=19.75, save_s=19.5, backup_s=8, mttp_s=10_800, restart_s=461, grace_s=30)
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+any_measures = st.builds(
+    Measures,
+    step_s=finite,
+    save_s=finite,
+    backup_s=finite,
+    mttp_s=finite,
+    restart_s=finite,
+    grace_s=finite,
+    notice_kept=finite,
+    lives=st.integers(0, 10**6),
+    stall_s=st.none() | finite,
+    failure_s=st.none() | finite,
+    wait_s=st.none() | finite,
+    margin_s=finite,
+)
+sane_measures = st.builds(
+    Measures,
+    step_s=st.floats(1e-3, 100),
+    save_s=st.floats(0, 600),
+    backup_s=st.floats(0, 600),
+    mttp_s=st.floats(1, 1e7),
+    restart_s=st.floats(0, 1e4),
+    grace_s=st.floats(0, 3_600),
+    notice_kept=st.floats(0, 1),
+)
+policies = st.sampled_from(["none", "static:7", "thesis", "thesis-always", "notice-aware"])
+
+
+def test_thesis_has_no_insurance_while_an_emergency_save_fits() -> None:
+    decision = next_insurance("thesis", LIGHT, step=100)
+    assert (decision.at_step, decision.tau_s) == (None, None)
+    assert "an emergency save fits: step 4.6 s + save 2.5 s + backup 5 s < grace 30 s" in (
+        decision.reason
+    )
+
+
+def test_thesis_saves_every_33_steps_where_no_emergency_save_fits() -> None:
+    decision = next_insurance("thesis", HEAVY, step=100)
+    assert decision.at_step == 133
+    assert decision.tau_s == pytest.approx(math.sqrt(2 * 19.5 * 11_261))
+
+
+def test_thesis_always_is_the_same_formula_without_the_switch() -> None:
+    assert next_insurance("thesis-always", LIGHT, step=0).at_step == 51
+    heavy = next_insurance("thesis-always", HEAVY, step=9)
+    assert heavy.at_step == next_insurance("thesis", HEAVY, step=9).at_step
+
+
+def test_static_counts_from_the_newest_save() -> None:
+    assert next_insurance("static:500", LIGHT, step=1_234).at_step == 1_734
+
+
+def test_none_never_saves() -> None:
+    assert next_insurance("none", LIGHT, step=0).at_step is None
+
+
+def test_notice_aware_counts_unprotected_losses_only() -> None:
+    kept = replace(LIGHT, notice_kept=0.95)
+    tau_s = next_insurance("notice-aware", kept, step=0).tau_s
+    assert tau_s == pytest.approx(math.sqrt(2 * 2.5 * 10_800 / 0.05), rel=0.01)
+
+
+def test_notice_aware_never_trusts_notices_wholly() -> None:
+    sure = next_insurance("notice-aware", replace(LIGHT, notice_kept=1.0), step=0)
+    assert sure == replace(
+        next_insurance("notice-aware", replace(LIGHT, notice_kept=0.98), step=0),
+        measures=sure.measures,
+    )
+
+
+def test_notice_aware_does_not_count_on_saves_that_cannot_fit() -> None:
+    hopeless = replace(HEAVY, grace_s=20)
+    assert fit_share(hopeless) == 0
+    every = next_insurance("notice-aware", hopeless, step=0)
+    assert (
+        every.tau_s
+        == next_insurance("notice-aware", replace(hopeless, notice_kept=0.0), step=0).tau_s
+    )
+
+
+def test_notice_aware_also_counts_failures_without_notice() -> None:
+    often = next_insurance("notice-aware", replace(LIGHT, failure_s=3_600), step=0)
+    rarely = next_insurance("notice-aware", LIGHT, step=0)
+    assert often.tau_s is not None
+    assert rarely.tau_s is not None
+    assert often.tau_s < rarely.tau_s
+
+
+def test_notice_aware_uses_the_stall_of_an_asynchronous_save_and_waits_for_the_upload() -> None:
+    quick = replace(LIGHT, stall_s=0.25, notice_kept=0.0)
+    tau_s = next_insurance("notice-aware", quick, step=0).tau_s
+    assert tau_s == pytest.approx(math.sqrt(2 * 0.25 * 10_800), rel=0.01)
+    slow = next_insurance("notice-aware", replace(quick, backup_s=900), step=0)
+    assert slow.tau_s == 900
+
+
+def test_notice_aware_saves_more_often_while_a_vm_is_young() -> None:
+    hazard = Weibull.of_mean(10_800, 0.6)
+
+    def tau(age_s: float) -> float:
+        tau_s = next_insurance("notice-aware", LIGHT, step=0, age_s=age_s, hazard=hazard).tau_s
+        assert tau_s is not None
+        return tau_s
+
+    assert tau(0) < tau(3_600) < tau(36_000)
+
+
+def test_an_exponential_hazard_changes_nothing() -> None:
+    hazard = Weibull.of_mean(10_800, 1.0)
+    flat = next_insurance("notice-aware", LIGHT, step=0)
+    scaled = next_insurance("notice-aware", LIGHT, step=0, age_s=5_000, hazard=hazard)
+    assert scaled.at_step == flat.at_step
+
+
+def test_a_job_without_a_step_time_gets_its_interval_in_seconds_only() -> None:
+    decision = next_insurance("thesis-always", replace(LIGHT, step_s=0), step=0)
+    assert decision.at_step is None
+    assert decision.tau_s == pytest.approx(235.6, abs=0.1)
+    assert "waits for a first step time" in decision.reason
+
+
+def test_the_reason_names_the_figures() -> None:
+    m = replace(LIGHT, mttp_s=10_920, lives=41, notice_kept=0.95)
+    assert next_insurance("notice-aware", m, step=0).reason == (
+        "tau 17 min from stall 2.5 s, MTTP 3 h 02 (41 lives), notice kept 95 %"
+    )
+    assert next_insurance("thesis-always", replace(m, lives=0), step=0).reason == (
+        "tau 237 s from stall 2.5 s, MTTP 3 h 02 (default), restart 294 s"
+    )
+
+
+@pytest.mark.parametrize("policy", ["statik", "static", "static:0", "static:x", "thesis:3", ""])
+def test_an_unknown_policy_is_refused(policy: str) -> None:
+    with pytest.raises(UnknownPolicy, match=r"no policy|write the steps"):
+        parse(policy)
+
+
+def test_the_emergency_rule_is_a_strict_sum() -> None:
+    edge = replace(LIGHT, grace_s=4.6 + 2.5 + 5)
+    assert not emergency(edge).fits
+    assert emergency(at_notice(edge, left_s=12.2)).fits
+    assert not emergency(at_notice(replace(edge, margin_s=0.5), left_s=12.2)).fits
+
+
+def test_a_save_that_need_not_wait_for_its_step_fits_sooner() -> None:
+    assert not emergency(HEAVY).fits
+    assert emergency(replace(HEAVY, wait_s=0)).fits
+    assert fit_share(replace(HEAVY, wait_s=0)) == 1
+
+
+def test_the_share_that_fits_falls_with_the_step() -> None:
+    assert fit_share(LIGHT) == 1
+    assert fit_share(HEAVY) == pytest.approx(2.5 / 19.75)
+
+
+@settings(max_examples=100)
+@given(policies, any_measures, st.integers(0, 10**9), st.floats(0, 1e9))
+def test_every_answer_is_a_number_or_never(
+    policy: str, m: Measures, step: int, age_s: float
+) -> None:
+    hazard = Weibull.of_mean(3_600, 0.6)
+    for decision in (
+        next_insurance(policy, m, step=step),
+        next_insurance(policy, m, step=step, age_s=age_s, hazard=hazard),
+    ):
+        assert decision.at_step is None or decision.at_step > step
+        assert decision.tau_s is None or 0 <= decision.tau_s < math.inf
+        assert decision.reason
+    assert 0 <= fit_share(m) <= 1
+    assert emergency(m).reason
+
+
+@settings(max_examples=100)
+@given(sane_measures)
+def test_notice_aware_insurance_never_vanishes(m: Measures) -> None:
+    assert next_insurance("notice-aware", m, step=0).at_step is not None
+
+
+@settings(max_examples=50)
+@given(sane_measures, st.floats(0, 1), st.floats(0, 1))
+def test_the_more_notices_are_kept_the_fewer_saves_are_made(
+    m: Measures, a: float, b: float
+) -> None:
+    few, many = (
+        next_insurance("notice-aware", replace(m, notice_kept=q), step=0).tau_s
+        for q in sorted((a, b))
+    )
+    assert few is not None
+    assert many is not None
+    assert few <= many * (1 + 1e-9)

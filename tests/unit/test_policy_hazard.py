@@ -1,0 +1,78 @@
+"""Laws of lives: cumulative hazards and the piecewise fit."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.policy.hazard import Piecewise, Weibull, fit_piecewise
+
+positive = st.floats(1e-3, 1e6)
+
+
+def test_weibull_of_shape_1_is_the_exponential() -> None:
+    law = Weibull.of_mean(3_600, 1.0)
+    assert law.cumulative(7_200) == pytest.approx(2.0)
+
+
+def test_weibull_of_mean_has_that_mean() -> None:
+    law = Weibull.of_mean(3_600, 0.6)
+    rng = random.Random(1)
+    drawn = [law.scale_s * rng.expovariate(1) ** (1 / law.shape) for _ in range(40_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(3_600, rel=0.05)
+
+
+@settings(max_examples=60)
+@given(st.floats(0.05, 20), positive, positive, st.floats(0, 1e12))
+def test_cumulative_hazard_never_falls_and_stays_finite(
+    shape: float, scale: float, a: float, b: float
+) -> None:
+    law = Weibull(shape, scale)
+    low, high = sorted((a, b))
+    assert 0 <= law.cumulative(low) <= law.cumulative(high) < math.inf
+
+
+@pytest.mark.parametrize(("shape", "scale"), [(0, 1), (1, 0), (-1, 1), (math.inf, 1)])
+def test_weibull_refuses_nonsense(shape: float, scale: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Weibull(shape, scale)
+
+
+def test_piecewise_adds_up_its_bins() -> None:
+    law = Piecewise((0.0, 10.0, 30.0), (0.1, 0.0, 0.5))
+    assert law.cumulative(5) == pytest.approx(0.5)
+    assert law.cumulative(20) == pytest.approx(1.0)
+    assert law.cumulative(32) == pytest.approx(2.0)
+    assert law.cumulative(-1) == 0
+
+
+@pytest.mark.parametrize(
+    ("ages", "rates"), [((), ()), ((1.0,), (1.0,)), ((0.0, 0.0), (1.0, 1.0)), ((0.0,), (-1.0,))]
+)
+def test_piecewise_refuses_nonsense(ages: tuple[float, ...], rates: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"ages must rise|one rate"):
+        Piecewise(ages, rates)
+
+
+def test_fit_finds_that_young_vms_die_more() -> None:
+    rng = random.Random(2)
+    law = Weibull.of_mean(7_200, 0.6)
+    lives = [(law.scale_s * rng.expovariate(1) ** (1 / 0.6), True) for _ in range(4_000)]
+    fitted = fit_piecewise(lives, ages_s=(0, 600, 3_600))
+    true = [(law.cumulative(b) - law.cumulative(a)) / (b - a) for a, b in ((0, 600), (600, 3_600))]
+    assert fitted.rates[0] == pytest.approx(true[0], rel=0.1)
+    assert fitted.rates[1] == pytest.approx(true[1], rel=0.1)
+
+
+def test_fit_counts_a_censored_life_as_exposure_only() -> None:
+    fitted = fit_piecewise([(100.0, True), (300.0, False)], ages_s=(0,), prior_deaths=0.0)
+    assert fitted.rates == (pytest.approx(1 / 400),)
+
+
+def test_fit_needs_a_preempted_life() -> None:
+    with pytest.raises(ValueError, match="no preempted life"):
+        fit_piecewise([(100.0, False)], ages_s=(0,))

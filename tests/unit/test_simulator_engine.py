@@ -1,0 +1,278 @@
+"""The event-driven engine against a plain walk through every step, and its invariants."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spothop.policy import emergency, next_insurance
+from spothop_master.simulator.beliefs import Beliefs
+from spothop_master.simulator.engine import NeverFinishesError, Trials, on_demand, simulate
+from spothop_master.simulator.inputs import Arm, Inputs, make
+from spothop_master.simulator.lives import make_lives
+
+POLICIES = ("none", "static-7", "static-7+emergency", "thesis", "thesis-always", "notice-aware")
+
+
+@dataclass
+class Walk:
+    """One trial with fixed latencies and given lives, step by step; the slow truth."""
+
+    inputs: Inputs
+    arm: Arm
+    lives: list[float]
+    noticed: bool
+    computation: float = 0.0
+    save: float = 0.0
+    allocation: float = 0.0
+    preparation: float = 0.0
+    preemptions: int = 0
+    total: float = 0.0
+    steps: int = 0
+    requested: float = 0.0
+    busy: float = 0.0
+    out: float = 0.0
+    durable: list[tuple[float, int]] = field(default_factory=list)
+
+    def go(self) -> Walk:
+        measures = Beliefs(self.inputs, self.arm, make_lives(self.inputs.lives)).measures(0)
+        at_step = next_insurance(str(self.arm.policy), measures, step=0).at_step
+        self.gap = math.inf if at_step is None else at_step
+        self.tries = self.arm.emergency == "always" or (
+            self.arm.emergency == "fits" and emergency(measures).fits
+        )
+        for k in itertools.count():
+            life = self.lives[k] if k < len(self.lives) else math.inf
+            if self._vm(life):
+                return self
+            self.preemptions += 1
+        raise AssertionError
+
+    def _vm(self, life: float) -> bool:
+        i = self.inputs
+        run = self.requested + i.allocation_s.mean
+        self.kill = run + life
+        ready = max(run + i.preparation_s.mean, self.out)
+        self.allocation += max(run - self.busy, 0)
+        self.preparation += max(min(ready, self.kill) - max(run, self.busy), 0)
+        warned = self.noticed and math.isfinite(life)
+        self.notice = self.kill - i.grace_s.mean if warned and self.tries else math.inf
+        if self.notice <= ready:
+            self.notice = math.inf
+        if ready < self.kill:
+            self.clock, self.durable, self.out = ready, [], self.kill
+            if self._train():
+                self.total = self.clock
+                return True
+            self.busy = self.clock
+        else:
+            self.busy = max(self.busy, self.kill)
+        early = warned and i.replacement == "notice"
+        blind = 0 if warned else i.detection_s.mean
+        self.requested = max(self.kill - i.grace_s.mean, run) if early else self.kill + blind
+        return False
+
+    def _train(self) -> bool:
+        i = self.inputs
+        restored = last = self.steps
+        stall = (i.stall_s or i.save_s).mean
+        every = i.periodic_every or 10**15
+        while self.steps < i.steps:
+            warned = self.notice < self.clock + i.step_s.mean
+            if not self._spend("computation", i.step_s.mean):
+                return self._die(restored)
+            self.steps += 1
+            if warned:
+                return self._emergency(restored, i.save_s.mean)
+            if self.steps % every == 0 or self.steps - last >= self.gap:
+                if self.notice < self.clock + stall:
+                    return self._emergency(restored, i.save_s.mean)
+                begun = self.clock
+                if not self._spend("save", stall):
+                    return self._die(restored)
+                last = self.steps
+                self.durable.append((begun + i.save_s.mean + i.backup_s.mean, last))
+        return True
+
+    def _spend(self, what: str, seconds: float) -> bool:
+        spent = min(seconds, self.kill - self.clock)
+        setattr(self, what, getattr(self, what) + spent)
+        self.clock += spent
+        return spent == seconds
+
+    def _emergency(self, restored: int, dump: float) -> bool:
+        saved = self.clock + dump
+        if saved + self.inputs.backup_s.mean <= self.kill:
+            self._spend("save", dump)
+            self.out = saved + self.inputs.backup_s.mean
+            return self.steps >= self.inputs.steps
+        self._spend("save", dump)
+        return self._die(restored)
+
+    def _die(self, restored: int) -> bool:
+        done = [step for at, step in self.durable if at <= self.kill]
+        self.steps = max([restored, *done])
+        return False
+
+
+def inputs(**changes: Any) -> Inputs:
+    base = {
+        "steps": 300,
+        "step_s": 4.6,
+        "save_s": 2.5,
+        "backup_s": 5,
+        "allocation_s": 13.5,
+        "preparation_s": 16,
+        "grace_s": 30,
+        "lives": {"kind": "replay", "lives_s": [1_000]},
+        "periodic_every": 100,
+        "trials": 1,
+    }
+    return make({**base, **changes})
+
+
+def one(given: Inputs, policy: str) -> Trials:
+    return simulate(given, Arm.of(policy), make_lives(given.lives))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    lives=st.lists(st.floats(1, 900), max_size=8),
+    kept=st.booleans(),
+    replacement=st.sampled_from(["notice", "kill"]),
+    step_s=st.floats(0.5, 40),
+    save_s=st.floats(0, 30),
+    backup_s=st.floats(0, 60),
+    allocation_s=st.floats(0, 100),
+    periodic=st.none() | st.integers(1, 60),
+    detection_s=st.floats(0, 60),
+)
+def test_the_engine_walks_like_one_who_takes_every_step(
+    policy: str, lives: list[float], kept: bool, replacement: str, periodic: int | None, **s: float
+) -> None:
+    given_ = inputs(
+        lives={"kind": "replay", "lives_s": lives},
+        notices_kept=float(kept),
+        replacement=replacement,
+        periodic_every=periodic,
+        steps=120,
+        **s,
+    )
+    walk = Walk(given_, Arm.of(policy), lives, kept).go()
+    got = one(given_, policy)
+    assert got.preemptions[0] == walk.preemptions
+    assert got.computation_s[0] == pytest.approx(walk.computation, abs=1e-3)
+    assert got.save_s[0] == pytest.approx(walk.save, abs=1e-3)
+    assert got.allocation_s[0] == pytest.approx(walk.allocation, abs=1e-3)
+    assert got.preparation_s[0] == pytest.approx(walk.preparation, abs=1e-3)
+    assert got.total_s[0] == pytest.approx(walk.total, abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    policy=st.sampled_from([*POLICIES, "on-demand"]),
+    mttp_s=st.floats(300, 1e5),
+    shape=st.sampled_from([0.57, 1.0, 2.0]),
+    kept=st.floats(0, 1),
+    width=st.floats(0, 2),
+    mid_step=st.booleans(),
+    knowledge=st.sampled_from(["exact", "learned"]),
+    stall=st.none() | st.floats(0, 2),
+)
+def test_the_parts_add_up_and_nothing_is_nan(
+    policy: str, mttp_s: float, shape: float, width: float, stall: float | None, **more: Any
+) -> None:
+    kept = more.pop("kept")
+    given_ = inputs(
+        lives={"kind": "weibull", "mttp_s": mttp_s, "shape": shape},
+        notices_kept=kept,
+        step_s=[4.6, 4.6 * (1 + width)],
+        allocation_s=[0, 100 * width],
+        stall_s=stall,
+        periodic_every=20,
+        trials=8,
+        **more,
+    )
+    got = one(given_, policy)
+    for part in fields(got):
+        assert np.isfinite(getattr(got, part.name)).all()
+        assert (getattr(got, part.name) >= 0).all()
+    parts = got.computation_s + got.save_s + got.allocation_s + got.preparation_s
+    assert parts == pytest.approx(got.total_s, abs=1e-3)
+    useful = got.computation_s - got.recomputation_s
+    assert (useful >= 299 * 4.6).all()
+
+
+def test_without_preemption_spot_takes_as_long_as_on_demand_and_costs_less() -> None:
+    calm = inputs(lives={"kind": "replay", "lives_s": []})
+    spot, baseline = one(calm, "none"), on_demand(calm)
+    assert spot.total_s == pytest.approx(baseline.total_s)
+    assert spot.cost_usd / baseline.cost_usd == pytest.approx(2.3 / 6.2)
+
+
+def test_a_kept_notice_loses_nothing_and_a_missing_one_all_since_the_last_save() -> None:
+    kept = one(inputs(), "thesis")
+    missed = one(inputs(notices_kept=0.0), "thesis")
+    assert kept.recomputation_s[0] == pytest.approx(0, abs=1e-6)
+    # 984 s of training until the kill; the second periodic save was done after 925 of them
+    assert missed.recomputation_s[0] == pytest.approx(984 - 925)
+
+
+def test_the_replacement_at_the_notice_saves_the_grace_period() -> None:
+    late = one(inputs(replacement="kill"), "thesis").total_s[0]
+    assert late - one(inputs(), "thesis").total_s[0] == pytest.approx(30)
+
+
+def test_the_kth_life_uses_the_kth_mean_and_the_last_repeats() -> None:
+    given_ = inputs(lives={"kind": "exponential", "mttp_s": [600, 1e9]}, trials=400)
+    got = one(given_, "thesis")
+    assert got.preemptions.max() == 1
+    assert got.preemptions.mean() == pytest.approx(1 - math.exp(-1_396 / 600), abs=0.07)
+
+
+def test_saves_in_the_middle_of_a_step_need_no_waiting() -> None:
+    heavy = {"step_s": 20, "save_s": 15, "backup_s": 8}
+    between = one(inputs(**heavy, lives={"kind": "replay", "lives_s": [1_016]}), "notice-aware")
+    within = one(
+        inputs(**heavy, mid_step=True, lives={"kind": "replay", "lives_s": [1_016]}), "notice-aware"
+    )
+    assert within.recomputation_s[0] < 20
+    assert within.total_s[0] < between.total_s[0]
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_does_not() -> None:
+    given_ = inputs(lives={"kind": "exponential", "mttp_s": 600}, trials=5)
+    again = one(given_, "thesis").total_s
+    assert (one(given_, "thesis").total_s == again).all()
+    assert (one(given_.model_copy(update={"seed": 2}), "thesis").total_s != again).any()
+
+
+def test_policies_meet_the_same_lives() -> None:
+    given_ = inputs(lives={"kind": "exponential", "mttp_s": 1_200}, trials=50)
+    assert one(given_, "thesis").preemptions == pytest.approx(
+        one(given_, "none").preemptions, abs=3
+    )
+
+
+def test_a_job_that_makes_no_way_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spothop_master.simulator.engine.MOST_LIVES", 200)
+    hopeless = inputs(lives={"kind": "exponential", "mttp_s": 1}, trials=2)
+    with pytest.raises(NeverFinishesError, match="2 of 2 trials are not done after 200 VMs"):
+        one(hopeless, "none")
+
+
+def test_learned_beliefs_approach_the_exact_ones() -> None:
+    long = inputs(lives={"kind": "exponential", "mttp_s": 600}, steps=20_000, trials=20)
+    exact = one(long, "notice-aware").total_s.mean()
+    learned = one(
+        long.model_copy(update={"knowledge": "learned", "prior_mttp_s": 60_000.0}), "notice-aware"
+    )
+    assert learned.total_s.mean() == pytest.approx(exact, rel=0.02)

@@ -1,0 +1,177 @@
+"""The whole simulator: the thesis's figures, rows, tables, the report, and the command."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from spothop_master.simulator import PRESETS, InputError, Row, make, run
+from spothop_master.simulator.cli import app
+from spothop_master.simulator.published import PUBLISHED, beside
+from spothop_master.simulator.report import page
+from spothop_master.simulator.result import confidence
+from spothop_master.simulator.show import clock, screen
+
+KEYS = [
+    "policy",
+    "overhead",
+    "overhead_low",
+    "overhead_high",
+    "saving",
+    "computation_s",
+    "recomputation_s",
+    "save_s",
+    "allocation_s",
+    "preparation_s",
+    "total_s",
+    "cost_usd",
+    "preemptions",
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "policy", "expected", "tolerance"),
+    [
+        ("thesis-117m", "thesis", 2.85, 0.35),
+        ("thesis-117m", "static-10", 8.45, 0.2),
+        ("thesis-117m", "static-51", 4.85, 0.2),
+        ("thesis-117m", "static-100", 5.45, 0.2),
+        ("thesis-1.3b", "thesis", 10.7, 0.6),
+        ("thesis-1.3b", "static-10", 15.55, 0.2),
+        ("thesis-1.3b", "static-33", 10.55, 0.2),
+        ("thesis-1.3b", "static-100", 15.35, 0.2),
+    ],
+)
+def test_the_thesis_tables_as_independent_programs_found_them(
+    preset: str, policy: str, expected: float, tolerance: float
+) -> None:
+    result = run(make({**PRESETS[preset], "policies": [policy], "trials": 400}))
+    assert 100 * result.of(policy).row.overhead == pytest.approx(expected, abs=tolerance)
+
+
+def test_with_missing_notices_ours_beats_the_thesis_and_it_costs_little_without() -> None:
+    arms = ["thesis", "notice-aware", "static-51"]
+    missing = run(
+        make({**PRESETS["thesis-117m"], "policies": arms, "trials": 400, "notices_kept": 0.95})
+    )
+    overhead = {o.row.policy: 100 * o.row.overhead for o in missing.outcomes}
+    assert overhead["notice-aware"] == pytest.approx(3.2, abs=0.15)
+    assert overhead["thesis"] == pytest.approx(6.8, abs=0.5)
+    assert overhead["notice-aware"] < overhead["static-51"]
+    kept = run(make({**PRESETS["thesis-117m"], "policies": arms, "trials": 400}))
+    behind = kept.of("notice-aware").row.overhead - kept.of("thesis").row.overhead
+    assert 0 < 100 * behind < 0.3
+
+
+def test_rows_have_exactly_these_keys() -> None:
+    result = run(make({**PRESETS["thesis-117m"], "trials": 3}))
+    assert [field.name for field in fields(Row)] == KEYS
+    assert all(list(row) == KEYS for row in result.rows)
+    assert [row["policy"] for row in result.rows] == PRESETS["thesis-117m"]["policies"]
+
+
+def test_on_demand_is_the_baseline() -> None:
+    row = run(make({**PRESETS["thesis-117m"], "policies": ["on-demand"]})).of("on-demand").row
+    assert (row.overhead, row.saving, row.preemptions) == (pytest.approx(0), pytest.approx(0), 0)
+    assert row.total_s == pytest.approx(100_000 * 4.6 + 25 + 133.5 + 160)
+
+
+def test_a_policy_that_gets_nowhere_is_left_out_with_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spothop_master.simulator.engine.MOST_LIVES", 100)
+    short = {**PRESETS["thesis-117m"], "periodic_every": None, "notices_kept": 0, "trials": 2}
+    result = run(make({**short, "policies": ["none", "static-51"]}))
+    assert [o.row.policy for o in result.outcomes] == ["static-51"]
+    assert "none: 2 of 2 trials" in result.notes[0]
+    with pytest.raises(InputError, match="2 of 2 trials"):
+        run(make({**short, "policies": ["none"]}))
+
+
+def test_the_interval_of_the_mean_narrows_with_trials_and_exists_for_one() -> None:
+    rng = np.random.default_rng(1)
+    few, many = (confidence(rng.normal(size=n)) for n in (10, 1_000))
+    assert few[1] - few[0] > 5 * (many[1] - many[0])
+    assert confidence(np.array([3.0])) == (3.0, 3.0)
+
+
+def test_published_figures_stand_only_beside_the_same_job() -> None:
+    preset = PRESETS["thesis-117m"]
+    assert beside(make({**preset, "trials": 7, "replacement": "kill"})) == PUBLISHED["thesis-117m"]
+    assert beside(make({**preset, "mttp_s": 3_600})) == {}
+    assert beside(make({**preset, "name": "mine"})) == {}
+
+
+def test_the_screen_shows_ours_beside_the_published_figures() -> None:
+    console = Console(width=220, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(screen(run(make({**PRESETS["thesis-117m"], "trials": 3}))))
+    assert "published and simulated" in shown.get()
+    assert "2.86" in shown.get()
+    assert "The adaptive row lies between ours" in shown.get()
+
+
+def test_clock() -> None:
+    assert clock(473_488) == "5d 11:31:28"
+    assert clock(59.6) == "0:01:00"
+
+
+def test_the_report_is_one_file_that_needs_no_network() -> None:
+    inputs = make({**PRESETS["thesis-117m"], "trials": 3, "name": "<b>"})
+    text = page(run(inputs))
+    assert "<script src" not in text
+    assert "<b>" not in text.split("</title>")[0]
+    for title in ("figures 6.1, 6.2", "figure 6.3", "share of notices kept", "single trials"):
+        assert title in text
+
+
+runner = CliRunner()
+
+
+def test_the_command_prints_rows_as_json(tmp_path: Path) -> None:
+    report = tmp_path / "out.html"
+    options = "--preset thesis-117m --trials 3 --mttp 3600,7200 --json"
+    chosen = ["--policy", "thesis-always", "--policy", "on-demand", "--report", str(report)]
+    done = runner.invoke(app, [*options.split(), *chosen])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)
+    assert [row["policy"] for row in rows] == ["thesis-always", "on-demand"]
+    assert 40 < rows[0]["preemptions"] < 100
+    assert report.stat().st_size > 1_000_000
+
+
+def test_the_command_takes_a_file_and_a_trace(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "steps: 1000\nstep_s: [1, 2]\nsave_s: 1\nbackup_s: 1\nallocation_s: 30\n"
+        "preparation_s: 30\ngrace_s: 30\nmttp_s: 600\npolicies: [notice-aware]\ntrials: 4\n",
+        encoding="utf-8",
+    )
+    trace = tmp_path / "lives.csv"
+    trace.write_text("lifetime_s,end\n300,preempted\n900,preempted\n", encoding="utf-8")
+    done = runner.invoke(app, [str(job), "--trace", str(trace)])
+    assert done.exit_code == 0, done.output
+    assert "notice-aware" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give a YAML file or --preset"),
+        (["--preset", "x"], "no preset 'x'"),
+        (["--preset", "thesis-117m", "--mttp", "soon"], "--mttp soon"),
+        (["--preset", "thesis-117m", "--mttp", "1", "--trace", "x.csv"], "not both"),
+        (["--preset", "thesis-117m", "--notices-kept", "2"], "notices_kept"),
+    ],
+)
+def test_the_command_refuses_nonsense(arguments: list[str], message: str) -> None:
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr

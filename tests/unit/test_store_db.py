@@ -1,0 +1,197 @@
+"""The database itself: migrations against models, transactions, guarded changes, leases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spothop_master.core.states import IllegalTransition, JobEvent, JobState
+from spothop_master.store import leases, life
+from spothop_master.store.db import MIGRATIONS, Database
+from spothop_master.store.schema import Base, Event, Job, User
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    db = Database(f"sqlite:///{tmp_path}/master.db")
+    db.migrate()
+    with db.begin() as session:
+        session.add(User(id=1, name="u", role="user", created_at=NOW))
+        session.flush()
+        session.add(new_job("j1"))
+    yield db
+    db.close()
+
+
+def new_job(job_id: str) -> Job:
+    return Job(
+        id=job_id,
+        name="j",
+        owner_id=1,
+        submit_token=f"t-{job_id}",
+        spec={},
+        bundle="",
+        state="queued",
+        submitted_at=NOW,
+    )
+
+
+def test_models_and_migrations_agree(db: Database) -> None:
+    with db.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_migrations_make_the_same_indexes_and_guards_as_the_models(
+    db: Database, tmp_path: Path
+) -> None:
+    other = sa.create_engine(f"sqlite:///{tmp_path}/models.db")
+    Base.metadata.create_all(other)
+    names = sa.text("SELECT name, tbl_name FROM sqlite_master WHERE type = 'index' AND sql != ''")
+    with db.engine.connect() as migrated, other.connect() as modelled:
+        found = set(map(tuple, migrated.execute(names)))
+        assert found == set(map(tuple, modelled.execute(names)))
+    other.dispose()
+
+
+def test_migrating_again_is_harmless_and_there_is_one_head(db: Database) -> None:
+    db.migrate()
+    assert len(ScriptDirectory(str(MIGRATIONS)).get_heads()) == 1
+    with db.read() as session:
+        assert session.get(Job, "j1") is not None
+
+
+def test_a_failed_transaction_leaves_nothing(db: Database) -> None:
+    def half() -> None:
+        with db.begin() as session:
+            session.get_one(Job, "j1").reason = "half"
+            session.flush()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        half()
+    with db.read() as session:
+        assert session.get_one(Job, "j1").reason == ""
+
+
+def test_reading_goes_on_beside_a_writer(db: Database) -> None:
+    with db.begin() as writer:
+        writer.get_one(Job, "j1").reason = "new"
+        writer.flush()
+        with db.read() as reader:
+            assert reader.get_one(Job, "j1").reason == ""
+
+
+def test_two_writers_do_not_lose_each_others_work(db: Database) -> None:
+    def add() -> None:
+        for _ in range(20):
+            with db.begin() as session:
+                session.get_one(Job, "j1").refusals += 1
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with db.read() as session:
+        assert session.get_one(Job, "j1").refusals == 60
+
+
+def test_times_come_back_aware_and_naive_ones_are_refused(db: Database) -> None:
+    with db.read() as session:
+        assert session.get_one(Job, "j1").submitted_at == NOW
+    with pytest.raises(sa.exc.StatementError, match="naive"), db.begin() as session:
+        session.get_one(Job, "j1").not_before = datetime(2030, 1, 1)  # noqa: DTZ001  on purpose
+
+
+def test_a_change_and_its_event_are_one(db: Database) -> None:
+    with db.begin() as session:
+        job = session.get_one(Job, "j1")
+        life.change(session, job, JobEvent.ALLOCATE, now=NOW, text="why", reason="r")
+        assert (job.state, job.reason) == ("allocating", "r")
+    with db.read() as session:
+        (event,) = session.scalars(sa.select(Event))
+    assert (event.kind, event.text, event.job_id) == ("job", "why", "j1")
+    assert event.data == {"from": "queued", "to": "allocating", "event": "allocate"}
+
+
+def test_a_change_of_a_row_that_somebody_else_changed_is_stale(db: Database) -> None:
+    with db.begin() as session:
+        job = session.get_one(Job, "j1")
+        other = sa.update(Job).values(state="running")
+        session.execute(other.execution_options(synchronize_session=False))
+        with pytest.raises(life.StaleState):
+            life.change(session, job, JobEvent.ALLOCATE, now=NOW, text="")
+    with db.read() as session:
+        assert session.get_one(Job, "j1").state == "running"
+        assert session.scalars(sa.select(Event)).all() == []
+
+
+@given(events=st.lists(st.sampled_from(list(JobEvent)), max_size=12))
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_refused_events_change_nothing(db: Database, events: list[JobEvent]) -> None:
+    with db.begin() as session:
+        session.execute(sa.delete(Event))
+        job = session.get_one(Job, "j1")
+        job.state = "queued"
+        taken = 0
+        for event in events:
+            before = job.state
+            try:
+                life.change(session, job, event, now=NOW, text="")
+                taken += 1
+            except IllegalTransition:
+                assert job.state == before
+            JobState(job.state)
+        session.flush()
+        assert session.scalar(sa.select(sa.func.count()).select_from(Event)) == taken
+
+
+def test_a_lease_is_taken_once_and_given_back_by_its_holder(db: Database) -> None:
+    ttl = timedelta(seconds=60)
+    with db.begin() as session:
+        leases.take(session, "j1", token="a", ttl=ttl, now=NOW)
+        with pytest.raises(leases.StaleLease):
+            leases.take(session, "j1", token="b", ttl=ttl, now=NOW)
+        with pytest.raises(leases.StaleLease):
+            leases.drop(session, "j1", token="b")
+    with db.begin() as session:
+        assert leases.held(session.get_one(Job, "j1"), now=NOW)
+        leases.drop(session, "j1", token="a")
+    with db.begin() as session:
+        assert not leases.held(session.get_one(Job, "j1"), now=NOW)
+
+
+def test_a_lease_that_is_over_can_be_taken_and_the_first_holder_finds_out(db: Database) -> None:
+    ttl = timedelta(seconds=60)
+    with db.begin() as session:
+        leases.take(session, "j1", token="a", ttl=ttl, now=NOW)
+    with db.begin() as session:
+        leases.take(session, "j1", token="b", ttl=ttl, now=NOW + ttl)
+
+    def write_late() -> None:
+        with db.begin() as session:
+            session.get_one(Job, "j1").reason = "must not stay"
+            leases.drop(session, "j1", token="a")
+
+    with pytest.raises(leases.StaleLease):
+        write_late()
+    with db.begin() as session:
+        assert session.get_one(Job, "j1").reason == ""
+        leases.break_all(session)
+    with db.begin() as session:
+        leases.take(session, "j1", token="c", ttl=ttl, now=NOW)

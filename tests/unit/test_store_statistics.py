@@ -1,0 +1,284 @@
+"""What the observations say of pools: posterior, plain means, defaults, and few queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy.orm import Session
+
+from spothop.policy import next_insurance
+from spothop.policy.estimators import Life, RatePrior, preemption_rate
+from spothop.wire import Pool
+from spothop_master.store import observations, statistics
+from spothop_master.store.db import Database
+from spothop_master.store.observations import STATED, StatedPriors
+from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Observation, User, VmRow
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+A, B = (Pool(cloud="aws", region="us", zone=zone, vm="gpu") for zone in ("us-a", "us-b"))
+OTHER = Pool(cloud="aws", region="eu", zone="eu-a", vm="gpu")
+HOUR = 3600.0
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    db = Database(f"sqlite:///{tmp_path}/s.db")
+    Base.metadata.create_all(db.engine)
+    with db.begin() as session:
+        session.add(User(id=1, name="u", role="user", created_at=NOW))
+        session.flush()
+        session.add(
+            Job(
+                id="j", name="j", owner_id=1, submit_token="t", spec={}, bundle="0" * 64,
+                state="running", submitted_at=NOW,
+            )
+        )  # fmt: skip
+    yield db
+    db.close()
+
+
+def vm(session: Session, pool: Pool, **more: Any) -> VmRow:
+    number = session.scalar(sa.select(sa.func.count()).select_from(VmRow))
+    row = VmRow(
+        **{
+            "id": f"vm-{number}", "job_id": "j", "token": f"t-{number}", "cloud": pool.cloud,
+            "region": pool.region, "zone": pool.zone, "vm_type": pool.vm, "spot": pool.spot,
+            "dialect": "aws", "grace_s": 30.0, "price": 1.0, "on_demand_price": 3.0,
+            "state": "terminated", "requested_at": NOW, "ended_at": NOW, **more,
+        }
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    return row
+
+
+def see(
+    db: Database, pool: Pool, kind: str, value: float, *, ago_s: float = 0.0, censored: bool = False
+) -> None:
+    with db.begin() as session:
+        observations.add(
+            session,
+            vm(session, pool),
+            kind,
+            value,
+            now=NOW - timedelta(seconds=ago_s),
+            censored=censored,
+        )
+
+
+def figures(db: Database, pool: Pool = A, **priors: Any) -> statistics.PoolFigures:
+    with db.read() as session:
+        return statistics.of_pools(session, [pool], StatedPriors(**priors), now=NOW)[pool]
+
+
+def measures(db: Database, policy: str, pool: Pool = A) -> Any:
+    with db.read() as session:
+        return statistics.measures(session, pool, None, STATED, policy=policy, now=NOW, grace_s=30)
+
+
+# --- mean time to preemption --------------------------------------------------------------------
+
+
+def test_without_a_life_the_stated_default_speaks(db: Database) -> None:
+    known = figures(db)
+    assert (known.rate.mttp_s, known.lives, known.region_lives) == (3 * HOUR, 0, 0)
+    assert known.rate.interval()[0] < 3 * HOUR < known.rate.interval()[1]
+    assert measures(db, "thesis").mttp_s == 3 * HOUR
+    local = Pool(cloud="local", region="l", zone="l-a", vm="small")
+    assert figures(db, local).rate.mttp_s == 20
+    on_demand = A.model_copy(update={"spot": False})
+    assert figures(db, on_demand).rate.mttp_s == 30 * 24 * HOUR
+
+
+def test_a_pools_own_prior_is_found_by_its_name(db: Database) -> None:
+    pools = {"aws/us-b/*": 60.0, "aws/*/gpu/spot": 7200.0}
+    assert figures(db, A, prior_mttp_pools=pools).rate.mttp_s == 7200
+    assert figures(db, B, prior_mttp_pools=pools).rate.mttp_s == 60
+
+
+def test_the_posterior_is_the_estimators(db: Database) -> None:
+    see(db, A, "life", 2 * HOUR, ago_s=HOUR)
+    see(db, A, "life", 5 * HOUR, ago_s=2 * HOUR, censored=True)
+    see(db, B, "life", HOUR)
+    see(db, OTHER, "life", 1.0)  # another region says nothing
+    expected = preemption_rate(
+        [
+            Life(duration_s=2 * HOUR, preempted=True, ended_ago_s=HOUR),
+            Life(duration_s=5 * HOUR, preempted=False, ended_ago_s=2 * HOUR),
+        ],
+        neighbours=[Life(duration_s=HOUR, preempted=True)],
+        prior=RatePrior(exposure_s=3 * HOUR),
+    )
+    known = figures(db)
+    assert known.rate.mttp_s == pytest.approx(expected.mttp_s)
+    assert known.rate.interval() == pytest.approx(expected.interval())
+    assert (known.lives, known.censored, known.region_lives) == (1, 1, 2)
+    assert measures(db, "notice-aware").lives == 2
+
+
+def test_the_thesis_takes_the_plain_mean_of_the_region(db: Database) -> None:
+    see(db, A, "life", 2 * HOUR, ago_s=90 * 24 * HOUR)
+    see(db, B, "life", 4 * HOUR)
+    see(db, A, "life", 100 * HOUR, censored=True)
+    for policy in ("thesis", "thesis-always"):
+        assert measures(db, policy).mttp_s == 3 * HOUR
+    assert measures(db, "notice-aware").mttp_s > 3 * HOUR
+
+
+def test_a_vm_that_is_alive_counts_its_age_and_an_ended_one_counts_once(db: Database) -> None:
+    with db.begin() as session:
+        row = vm(
+            session,
+            A,
+            state="running",
+            running_at=NOW - timedelta(hours=9),
+            ended_at=None,
+        )
+        vm(session, A, state="booting", ended_at=None)  # not running: no exposure
+    alive = figures(db, mttp_half_life_s=1e9)
+    assert alive.rate.exposure_s == pytest.approx(12 * HOUR, rel=1e-3)
+    assert (alive.alive, alive.censored) == (1, 0)
+    with db.begin() as session:
+        row = session.get_one(VmRow, row.id)
+        row.state, row.ended_at = "terminated", NOW
+        observations.add(session, row, "life", 9 * HOUR, now=NOW, censored=True)
+    ended = figures(db, mttp_half_life_s=1e9)
+    assert ended.rate.exposure_s == pytest.approx(alive.rate.exposure_s)
+    assert (ended.alive, ended.censored) == (0, 1)
+
+
+def test_old_lives_fade(db: Database) -> None:
+    for _ in range(20):
+        see(db, A, "life", 60.0, ago_s=5 * 24 * HOUR)
+    assert figures(db, mttp_half_life_s=1e9).rate.mttp_s < 0.2 * HOUR
+    assert figures(db).rate.mttp_s > HOUR
+    see(db, A, "life", 60.0, ago_s=400 * 24 * HOUR)
+    assert figures(db).lives == 21  # counted, though it weighs nothing
+
+
+def test_a_survival_curve_needs_two_preemptions(db: Database) -> None:
+    see(db, A, "life", 100.0)
+    assert (figures(db).survival, figures(db).median_life_s) == ([], None)
+    see(db, A, "life", 300.0)
+    see(db, A, "life", 200.0, censored=True)
+    assert [point.age_s for point in figures(db).survival] == [100.0, 300.0]
+    assert figures(db).median_life_s == 300.0
+
+
+# --- restart and notices ------------------------------------------------------------------------
+
+
+def test_restart_is_allocation_plus_preparation_of_the_region(db: Database) -> None:
+    see(db, A, "allocation", 10.0)
+    assert (figures(db).restart_s, figures(db).restart_assumed) == (120, True)
+    see(db, B, "allocation", 20.0)
+    see(db, B, "preparation", 5.0)
+    assert (figures(db).restart_s, figures(db).restart_assumed) == (20.0, False)
+    assert measures(db, "thesis").restart_s == 20.0
+
+
+def test_notices_that_were_not_to_fit_say_nothing_of_the_pool(db: Database) -> None:
+    assert figures(db).notice.mean == pytest.approx(2 / 3)
+    see(db, A, "emergency", 1.0)
+    see(db, B, "emergency", 0.0)
+    see(db, B, "emergency", 0.0, censored=True)
+    known = figures(db)
+    assert (known.kept, known.notices) == (1, 2)
+    assert known.notice.mean == pytest.approx(3 / 5)
+    assert measures(db, "notice-aware").notice_kept == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "saved", "value", "censored", "evidence"),
+    [
+        ({"notice_at": NOW, "notice_fits": True}, True, 1.0, False, "notice"),
+        ({"notice_at": NOW, "notice_fits": True}, False, 0.0, False, "notice"),
+        ({"notice_at": NOW, "notice_fits": False}, True, 1.0, True, "notice"),
+        ({"step_s": 1.0, "save_s": 2.0, "backup_s": 3.0}, False, 0.0, False, "no_notice"),
+        ({"step_s": 9.0, "save_s": 9.0, "backup_s": 12.0}, False, 0.0, True, "no_notice"),
+        ({}, True, 0.0, False, "no_notice"),  # never measured: a lost notice is not overlooked
+    ],
+)
+def test_the_outcome_of_an_emergency_save(
+    db: Database,
+    attempt: dict[str, Any],
+    saved: bool,
+    value: float,
+    censored: bool,
+    evidence: str,
+) -> None:
+    with db.begin() as session:
+        row = vm(session, A)
+        made = Attempt(job_id="j", number=1, vm_id=row.id, state="ended", created_at=NOW, **attempt)
+        session.add(made)
+        if saved:
+            session.add(
+                Checkpoint(
+                    job_id="j", attempt=1, n=2, step=9, kind="emergency", bytes=1, delta_s=1.0,
+                    beta_s=1.0, committed_at=NOW,
+                )
+            )  # fmt: skip
+        session.flush()
+        observations.emergency(session, row, made, now=NOW)
+        (seen,) = session.scalars(sa.select(Observation))
+        assert (seen.value, seen.censored, seen.evidence) == (value, censored, evidence)
+
+
+# --- cost and safety ----------------------------------------------------------------------------
+
+
+def test_three_queries_whatever_the_number_of_pools(db: Database) -> None:
+    for pool in (A, B, OTHER):
+        see(db, pool, "life", HOUR)
+    many = [A.model_copy(update={"zone": f"z{i}", "region": f"r{i % 7}"}) for i in range(60)]
+    asked: list[str] = []
+    sa.event.listen(db.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    with db.read() as session:
+        found = statistics.of_pools(session, [A, B, OTHER, *many], STATED, now=NOW)
+    assert len(found) == 63
+    assert [found[pool].lives for pool in (A, B, OTHER)] == [1, 1, 1]
+    assert len([q for q in asked if q.startswith("SELECT")]) == 3
+    with db.read() as session:
+        assert statistics.of_pools(session, [], STATED, now=NOW) == {}
+
+
+@settings(max_examples=60)
+@given(
+    lives=st.lists(st.tuples(st.floats(-10, 1e9), st.booleans(), st.floats(-1e6, 1e9)), max_size=5),
+    prior_s=st.floats(1e-3, 1e9),
+    half_life_s=st.floats(1e-2, 1e12),
+)
+def test_no_figure_is_ever_nan_or_infinite(
+    tmp_path_factory: pytest.TempPathFactory,
+    lives: list[tuple[float, bool, float]],
+    prior_s: float,
+    half_life_s: float,
+) -> None:
+    folder = tmp_path_factory.mktemp("p", numbered=True)
+    db = Database(f"sqlite:///{folder}/p.db")
+    Base.metadata.create_all(db.engine)
+    with db.begin() as session:
+        session.add_all(
+            Observation(
+                kind="life", cloud="aws", region="us", zone="us-a", vm_type="gpu", spot=True,
+                value=value, censored=censored, vm_id=f"v{i}", at=NOW - timedelta(seconds=ago_s),
+            )
+            for i, (value, censored, ago_s) in enumerate(lives)
+        )  # fmt: skip
+    known = figures(db, prior_mttp_s=prior_s, mttp_half_life_s=half_life_s)
+    shown = [known.rate.mttp_s, *known.rate.interval(), known.plain_mttp_s, known.restart_s]
+    assert all(math.isfinite(value) for value in shown), shown
+    for policy in ("thesis", "thesis-always", "notice-aware"):
+        with db.read() as session:
+            m = statistics.measures(session, A, None, STATED, policy=policy, now=NOW, grace_s=30)
+        decision = next_insurance(policy, m, step=0)
+        assert decision.tau_s is None or math.isfinite(decision.tau_s)
+    db.close()

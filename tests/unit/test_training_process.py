@@ -1,0 +1,157 @@
+"""The training API in a process: what the environment says, and a whole script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from spothop import _pipes, training
+from spothop._session import Session
+
+
+def test_off_the_cluster_every_call_is_a_no_op(tmp_path: Path) -> None:
+    session = training.session_from({})
+    path = tmp_path / "ckpt.pt"
+    path.write_text("weights")
+    assert session.latest_checkpoint() is None
+    session.exit_step()  # nothing to complain about
+    with session.step_context(3):
+        pass
+    assert session.check_save() is False
+    session.backup(path)
+    assert path.read_text() == "weights"
+    session.log({"loss": 1})
+    session.done()
+    session.close()
+    with pytest.raises(FileNotFoundError):
+        session.backup(tmp_path / "missing.pt")
+    assert [p.name for p in tmp_path.iterdir()] == ["ckpt.pt"]
+
+
+def test_a_run_directory_that_is_not_there_is_told_and_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = training.session_from({"SPOTHOP_RUN_DIR": str(tmp_path / "gone")})
+    assert "running without spothop" in capsys.readouterr().err
+    assert session.check_save() is False
+
+
+def test_no_pipes_at_all_still_leave_the_outbox(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "up").write_text("no pipe")
+    (tmp_path / "work").mkdir()
+    session = training.session_from(
+        {"SPOTHOP_RUN_DIR": str(tmp_path), "SPOTHOP_JOB_DIR": str(tmp_path / "work")}
+    )
+    assert "no pipe to the agent" in capsys.readouterr().err
+    with session.step_context():
+        pass
+    assert session.check_save() is False
+    (tmp_path / "work" / "c").write_text("weights")
+    session.backup(tmp_path / "work" / "c")
+    assert len(list((tmp_path / "outbox").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "pipe"), [(None, "down.0"), ("2", "down.2"), ("x", "down.0")]
+)
+def test_the_environment_names_the_pipe(tmp_path: Path, local_rank: str | None, pipe: str) -> None:
+    environ = {"SPOTHOP_RUN_DIR": str(tmp_path)}
+    if local_rank is not None:
+        environ["LOCAL_RANK"] = local_rank
+    training.session_from(environ).after_fork()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [pipe, "up"]
+
+
+SCRIPT = """
+import os
+import spothop as sp
+
+assert sp.latest_checkpoint().name == "ckpt.txt"
+for step in range(5, 9):
+    with sp.step_context():
+        sp.log(loss=1 / (step + 1))
+    if step == 6 and os.fork() == 0:
+        with sp.step_context():
+            pass
+        open("child.txt", "w").close()
+        sp.backup("child.txt")
+        sp.done()
+        os._exit(0)
+    if sp.check_save() or step == 7:
+        with open("ckpt.txt", "w") as file:
+            file.write(str(step + 1))
+        sp.backup("ckpt.txt")
+os.wait()
+sp.done()
+"""
+
+
+def test_a_whole_script_with_a_fork_in_a_real_process(tmp_path: Path) -> None:
+    run, work = tmp_path / "run", tmp_path / "work"
+    run.mkdir()
+    work.mkdir()
+    up = _pipes.open_fifo(run / "up")
+    (run / "restored.json").write_text('{"path": "ckpt.txt", "step": 5}')
+    environ = {"SPOTHOP_RUN_DIR": str(run), "SPOTHOP_JOB_DIR": str(work)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    messages = _pipes.LineDecoder().feed(os.read(up, 65536))
+    os.close(up)
+    assert len({(msg["rank"], msg["pid"]) for msg in messages}) == 1
+    assert [msg["t"] for msg in messages if msg["t"] not in ("steps", "metrics")] == [
+        "hello",
+        "phase",
+        "backup",
+        "done",
+    ]
+    (init,) = (msg["s"] for msg in messages if msg["t"] == "phase")
+    assert 0 < init < 60
+    steps = [msg for msg in messages if msg["t"] == "steps"]
+    assert (steps[-1]["step"], sum(msg["count"] for msg in steps)) == (9, 4)
+    metas = [json.loads(path.read_text()) for path in run.glob("outbox/*/meta.json")]
+    assert [(meta["step"], meta["path"]) for meta in metas] == [(8, "ckpt.txt")]
+    assert (work / "child.txt").exists()
+
+
+def test_a_thread_may_log_while_another_one_trains(tmp_path: Path) -> None:
+    session = Session(str(tmp_path), job_dir=str(tmp_path), poll_every_s=0, report_every_s=0)
+    up = _pipes.open_fifo(tmp_path / "up")
+
+    def write_log() -> None:
+        for value in range(300):
+            session.log({"loss": value})
+
+    thread = threading.Thread(target=write_log)
+    thread.start()
+    for _ in range(300):
+        with session.step_context():
+            pass
+        session.check_save()
+    thread.join()
+    session.close()
+    decoder = _pipes.LineDecoder()
+    messages = decoder.feed(os.read(up, 1 << 20))
+    os.close(up)
+    session.after_fork()
+    assert decoder.garbage == 0
+    assert sum(msg["count"] for msg in messages if msg["t"] == "steps") == 300
+    assert [msg["values"]["loss"] for msg in messages if msg["t"] == "metrics"][-1] == 299.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"path": 3, "step": 1}'])
+def test_an_unreadable_note_never_means_starting_from_nothing(tmp_path: Path, text: str) -> None:
+    session = Session(str(tmp_path), job_dir=str(tmp_path))
+    (tmp_path / "restored.json").write_text(text)
+    with pytest.raises(RuntimeError, match=r"restored\.json cannot be read"):
+        session.latest_checkpoint()
+    session.after_fork()
