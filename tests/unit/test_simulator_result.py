@@ -109,13 +109,22 @@ def test_published_figures_stand_only_beside_the_same_job() -> None:
     assert beside(make({**preset, "name": "mine"})) == {}
 
 
-def test_the_screen_shows_ours_beside_the_published_figures() -> None:
-    console = Console(width=220, file=io.StringIO())
+@pytest.mark.parametrize(
+    ("preset", "told"),
+    [
+        ("thesis-117m", ["2.86", "The adaptive row lies between ours"]),
+        ("thesis-1.3b", ["12.25", "The published rows lie"]),
+    ],
+)
+def test_80_columns_show_ours_beside_the_published_figures(preset: str, told: list[str]) -> None:
+    result = run(make({**PRESETS[preset], "trials": 3}))
+    console = Console(width=80, file=io.StringIO())
     with console.capture() as shown:
-        console.print(screen(run(make({**PRESETS["thesis-117m"], "trials": 3}))))
+        console.print(screen(result))
     assert "published and simulated" in shown.get()
-    assert "2.86" in shown.get()
-    assert "The adaptive row lies between ours" in shown.get()
+    for text in told:
+        assert text in shown.get()
+    assert clock(max(outcome.row.total_s for outcome in result.outcomes)) in shown.get()  # whole
 
 
 def test_clock() -> None:
@@ -175,3 +184,11 @@ def test_the_command_refuses_nonsense(arguments: list[str], message: str) -> Non
     done = runner.invoke(app, arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_the_commands_help_has_an_example_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = runner.invoke(app, ["--help"])
+    assert done.exit_code == 0, done.output
+    assert "Example: spothop simulate" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -296,18 +296,14 @@ def pools(context: typer.Context, as_json: JsonOption = False) -> None:
         views.pools(session.console(), found)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,  # the simulator has its own
+)
 def simulate(context: typer.Context) -> None:
-    """Simulate a job under several policies.
+    """Simulate a job under several policies: time, overhead, cost.
 
-    Shows time, overhead and cost of each. Takes a YAML file or --preset thesis-117m | thesis-1.3b,
-    and --policy, --mttp, --trace, --notices-kept, --replacement, --trials, --seed, --json,
-    --report. `spothop simulate -- --help` explains each; docs/checkpointing.md has a file to begin
-    with.
-
-    Example: spothop simulate --preset thesis-117m --notices-kept 0.95 --report out.html
-
-    Example: spothop simulate job.yaml --policy notice-aware --policy static-51 --json
+    Example: spothop simulate --preset thesis-117m --report out.html
     """
     from spothop.cli.simulate import simulate
 

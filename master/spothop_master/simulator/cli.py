@@ -17,8 +17,6 @@ from spothop_master.simulator.show import screen
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-WIDE = 200  # columns of the table where the output is no terminal
-
 
 @app.command()
 def simulate(
@@ -36,12 +34,21 @@ def simulate(
     ] = None,
     notices_kept: Annotated[float | None, typer.Option(help="share of notices, 0 to 1")] = None,
     replacement: Annotated[str | None, typer.Option(help="notice | kill")] = None,
-    trials: Annotated[int | None, typer.Option()] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="runs of each policy; 100 unless given")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="the same seed gives the same figures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="rows, for programs")] = False,
     report: Annotated[Path | None, typer.Option(help="write an HTML report there")] = None,
 ) -> None:
-    """What a job would take and cost on spot VMs under each policy."""
+    """Show what a job would take and cost on spot VMs under each policy.
+
+    docs/checkpointing.md has a file to begin with.
+
+    Example: spothop simulate --preset thesis-117m --notices-kept 0.95 --report out.html
+
+    Example: spothop simulate job.yaml --policy notice-aware --policy static-51 --json
+    """
     given = {
         "policies": policy or None,
         "notices_kept": notices_kept,
@@ -95,10 +102,7 @@ def _show(result: Result, as_json: bool) -> None:
         for note in result.notes:
             typer.echo(f"left out: {note}", err=True)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
-    console.print(screen(result))
+    Console().print(screen(result))
 
 
 def _write(report: Path, result: Result) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,58 +12,62 @@ from rich.text import Text
 from spothop_master.simulator.published import WHY, Published, beside
 from spothop_master.simulator.result import Outcome, Result
 
+ABOUT = (
+    "Overhead over the on-demand run: mean with its 95 % interval, and where 90 % of the trials "
+    "lie. Useful: time in steps that were not computed again. Computation includes recomputation. "
+    "Cost as clouds bill: from running on."
+)
+
 
 def screen(result: Result) -> RenderableType:
-    """Every table there is for this result."""
-    parts: list[RenderableType] = [breakdown(result)]
+    """Every table there is for this result; each of them fits 80 columns."""
+    parts: list[RenderableType] = [overview(result), Text(ABOUT), Text(), breakdown(result)]
     if beside(result.inputs):
-        parts += [comparison(result), Text(WHY[result.inputs.name])]
+        parts += [Text(), comparison(result), Text(WHY[result.inputs.name])]
     parts += [Text(f"left out: {note}") for note in result.notes]
     return Group(*parts)
 
 
-def breakdown(result: Result) -> Table:
-    """The breakdown of the thesis's tables 6.2 and 6.3, one line for each policy."""
+def overview(result: Result) -> Table:
+    """What each policy comes to."""
     inputs = result.inputs
-    table = Table(
-        title=(
-            f"{inputs.name}: {inputs.steps:,} steps, {inputs.trials:,} trials, "
-            f"{100 * inputs.notices_kept:g} % of notices kept, replacement at the "
-            f"{inputs.replacement}"
-        ),
-        caption=(
-            "Overhead over the on-demand run: mean with its 95 % interval, and where 90 % of the "
-            "trials lie. Computation includes recomputation. Cost: as clouds bill (from running), "
-            "and as the thesis does (allocation, too)."
-        ),
+    title = (
+        f"{inputs.name}: {inputs.steps:,} steps, {inputs.trials:,} trials, "
+        f"{100 * inputs.notices_kept:g} % of notices kept, replacement at the {inputs.replacement}"
     )
-    for name in (
-        "policy",
-        "overhead %",
-        "5-95 %",
-        "saving %",
-        "comp",
-        "recomp",
-        "save",
-        "alloc",
-        "prep",
-        "total",
-        "useful %",
-        "cost $",
-        "thesis $",
-        "preempted",
-    ):
-        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    columns = ("overhead %", "5-95 %", "saving %", "useful %", "cost $", "preempted")
+    table = _table(title, *columns)
     for outcome in result.outcomes:
-        table.add_row(*_cells(outcome))
+        row = outcome.row
+        half = (row.overhead_high - row.overhead_low) / 2
+        table.add_row(
+            row.policy,
+            f"{_percent(row.overhead):.2f} +- {100 * half:.2f}",
+            f"{_percent(outcome.spread[0]):.1f}-{_percent(outcome.spread[1]):.1f}",
+            f"{_percent(row.saving):.1f}",
+            f"{100 * outcome.useful_share:.1f}",
+            f"{row.cost_usd:.1f}",
+            f"{row.preemptions:.1f}",
+        )
+    return table
+
+
+def breakdown(result: Result) -> Table:
+    """Where the time goes, as in the thesis's tables 6.2 and 6.3."""
+    table = _table("mean time of a run", "comp", "recomp", "save", "alloc", "prep", "total")
+    for row in (outcome.row for outcome in result.outcomes):
+        times = (
+            *(row.computation_s, row.recomputation_s, row.save_s),
+            *(row.allocation_s, row.preparation_s, row.total_s),
+        )
+        table.add_row(row.policy, *map(clock, times))
     return table
 
 
 def comparison(result: Result) -> Table:
     """The published figures beside ours."""
-    table = Table(title="published and simulated")
-    for name in ("policy", "published %", "ours %", "difference", "published $", "ours $ (thesis)"):
-        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    columns = ("published %", "ours %", "difference", "published $", "ours $ (thesis)")
+    table = _table("published and simulated", *columns)
     for outcome, published in _published(result):
         ours = outcome.row.overhead
         table.add_row(
@@ -83,25 +88,13 @@ def _published(result: Result) -> Iterator[tuple[Outcome, Published]]:
             yield outcome, known[outcome.row.policy]
 
 
-def _cells(outcome: Outcome) -> list[str]:
-    row = outcome.row
-    half = (row.overhead_high - row.overhead_low) / 2
-    return [
-        row.policy,
-        f"{_percent(row.overhead):.2f} +- {100 * half:.2f}",
-        f"{_percent(outcome.spread[0]):.1f}-{_percent(outcome.spread[1]):.1f}",
-        f"{_percent(row.saving):.1f}",
-        clock(row.computation_s),
-        clock(row.recomputation_s),
-        clock(row.save_s),
-        clock(row.allocation_s),
-        clock(row.preparation_s),
-        clock(row.total_s),
-        f"{100 * outcome.useful_share:.1f}",
-        f"{row.cost_usd:.1f}",
-        f"{outcome.thesis_cost_usd:.1f}",
-        f"{row.preemptions:.1f}",
-    ]
+def _table(title: str, *columns: str) -> Table:
+    """With the policy before these columns, which hold figures."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
 
 
 def _percent(share: float) -> float:
