@@ -58,21 +58,35 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
         return
     rows = [
         (
-            place(row.pool),
-            f"{row.price:.4g}",
+            short_place(row.pool),
+            f"{row.price:.3g}",
             duration(row.mttp_s) + ("*" if row.mttp_assumed else ""),
-            f"{duration(row.mttp_low_s)} - {duration(row.mttp_high_s)}",
+            _dense(f"{duration(row.mttp_low_s)}-{duration(row.mttp_high_s)}"),
             f"{row.lives}+{row.censored}",
-            duration(row.restart_s) + ("*" if row.restart_assumed else ""),
-            f"{row.notices_kept}/{row.notices} ({row.notice_share:.0%})",
+            _restart(row),
+            f"{row.notices_kept}/{row.notices} {row.notice_share:.0%}",
         )
         for row in list_
     ]
-    columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "NOTICES KEPT")
+    columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "KEPT")
     console.print(table(columns, rows, right=columns[1:]))
-    console.print("LIVES: preempted + ended otherwise. RESTART: allocation + preparation.")
+    console.print(
+        "LIVES: preempted + ended otherwise. RESTART: allocation + preparation.\n"
+        "KEPT: notices after which the emergency save became durable, and their share."
+    )
     if any(row.mttp_assumed or row.restart_assumed for row in list_):
         console.print("* assumed: nothing of the kind was seen yet")
+
+
+def _restart(row: PoolView) -> str:
+    """Both parts where both were seen."""
+    if row.restart_assumed or row.allocation_s is None or row.preparation_s is None:
+        return duration(row.restart_s) + "*" * row.restart_assumed
+    return _dense(f"{duration(row.allocation_s)}+{duration(row.preparation_s)}")
+
+
+def _dense(text: str) -> str:
+    return text.replace(" ", "")
 
 
 def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
