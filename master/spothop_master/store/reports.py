@@ -65,7 +65,7 @@ def take(session: Session, vm: VmRow, envelope: Envelope, *, at: datetime, prior
     here = Here(session=session, job=job, vm=vm, attempt=attempt, at=at, priors=priors)
     if report.kind in _ALWAYS or _counts(here):
         _TAKES[type(report)](here, report)
-    else:
+    elif report.kind not in _PROGRESS:
         here.note("late", f"{report.kind} of attempt {attempt.number}, which is over: ignored")
     session.flush()
 
@@ -246,6 +246,9 @@ def _reinsure(here: Here) -> None:
 
 _ALWAYS = frozenset({"notice", "committed", "message", "acknowledged"})
 """Facts of the VM, the chain and the log: true whatever became of the attempt."""
+
+_PROGRESS = frozenset({"steps", "metrics"})
+"""Many, and the next attempt computes the same again: nobody misses those that come late."""
 
 _TAKES: Mapping[type, Callable[[Here, Any], None]] = {
     PhaseReport: _phase,
