@@ -1,8 +1,9 @@
-"""For all tests: how Hypothesis looks for counterexamples."""
+"""For all tests: how Hypothesis looks for counterexamples, and that Ctrl-C can be sent."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -11,3 +12,7 @@ from hypothesis import settings
 settings.register_profile("home", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "home")  # noqa: TID251  the tests' switch
+
+# A shell starts background jobs with SIGINT ignored, and their children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

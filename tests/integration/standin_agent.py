@@ -29,21 +29,23 @@ def report(event: str, **facts: Any) -> None:
         file.write(line)
 
 
-def fetch(method: str, url: str, headers: dict[str, str]) -> str | None:
-    return fetch_tagged(method, url, headers)[0]
+def fetch(method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> str | None:
+    return fetch_tagged(method, url, headers, body)[0]
 
 
-def fetch_tagged(method: str, url: str, headers: dict[str, str]) -> tuple[str | None, str]:
-    """The body and its ETag; no body for an HTTP error, the error's text for another."""
-    request = urllib.request.Request(url, None, headers, method=method)
+def fetch_tagged(
+    method: str, url: str, headers: dict[str, str], body: bytes | None = None
+) -> tuple[str | None, str]:
+    """The body and its ETag; no body when there is no good answer, as on a busy machine."""
+    request = urllib.request.Request(url, body, headers, method=method)
     try:
         with DIRECT.open(request, timeout=5) as answer:
             return str(answer.read().decode()), answer.headers.get("ETag", "")
     except urllib.error.HTTPError as error:
         error.close()
-        return None, ""
-    except OSError as error:
-        return f"{type(error).__name__}: {error}", ""
+    except OSError:
+        pass
+    return None, ""
 
 
 def notice() -> str | None:
@@ -56,7 +58,7 @@ def notice() -> str | None:
     if CONFIGURATION["dialect"] == "azure":
         path = "/metadata/scheduledevents?api-version=2020-07-01"
         events = json.loads(fetch("GET", METADATA + path, {"Metadata": "true"}) or "{}")
-        time.sleep(0.2)  # more than five calls a second are refused
+        time.sleep(0.25)  # more than five calls a second are refused
         return json.dumps(events["Events"][0]) if events.get("Events") else None
     path = "/computeMetadata/v1/instance/preempted"
     flavor = {"Metadata-Flavor": "Google"}
@@ -65,7 +67,7 @@ def notice() -> str | None:
         # Without the ETag a flip since the call before would not be seen as a change.
         query = f"?wait_for_change=true&timeout_sec=2&last_etag={tag}"
         now = fetch("GET", METADATA + path + query, flavor)
-    return None if now == "FALSE" else now
+    return now if now == "TRUE" else None
 
 
 def stubborn_grandchild() -> None:
@@ -95,7 +97,8 @@ def watch() -> None:
         event = json.loads(seen)["EventId"]
         body = json.dumps({"StartRequests": [{"EventId": event}]}).encode()
         path = "/metadata/scheduledevents?api-version=2020-07-01"
-        fetch("POST", METADATA + path, {"Metadata": "true"}, body)
+        while fetch("POST", METADATA + path, {"Metadata": "true"}, body) is None:
+            time.sleep(0.25)
     time.sleep(600)
 
 

