@@ -232,9 +232,9 @@ class Attempt:
         self._context.note(f"the process ended: {_words(ended)}; backing up what is left")
         trainer.pipes.drain()
         await backups.drain()
-        await self._upload_outputs()
+        lost = await self._upload_outputs()
         await self.shipper.flush(FLUSH_S)
-        self._context.report(self._exited(ended), key="exited")
+        self._context.report(self._exited(ended, lost), key="exited")
         self._context.state_file.set(phase=Phase.EXITED)
 
     async def _start(self) -> None:
@@ -290,19 +290,24 @@ class Attempt:
 
     # --- the end --------------------------------------------------------------------------------
 
-    async def _upload_outputs(self) -> None:
+    async def _upload_outputs(self) -> str:
+        """Why they are lost; empty when they are not."""
         if self._context.state.fenced_by is not None:
-            return  # they are the newer attempt's now
+            return ""  # the newer attempt has its own
         outputs, vault = self._context.paths.outputs, self._context.vault
+        skipped: list[str] = []
         try:
-            count = await self._context.storage.call(vault.upload_outputs, outputs)
+            count = await self._context.storage.call(vault.upload_outputs, outputs, skipped.append)
         except (StorageError, OSError) as error:
             self._context.tell(f"outputs could not be uploaded: {error}", level="error")
-            return
+            return str(error)
+        for text in dict.fromkeys(skipped):
+            self._context.tell(f"outputs: left out: {text}", level="warning")
         if count:
             self._context.note(f"outputs: {count} files uploaded")
+        return ""
 
-    def _exited(self, ended: Exit) -> ExitedReport:
+    def _exited(self, ended: Exit, outputs_lost: str) -> ExitedReport:
         state = self._context.state
         stopped = state.stop is not None
         before, after = state.oom_kills, oom_kills()
@@ -315,6 +320,7 @@ class Attempt:
             out_of_memory=ended.killed and not stopped and grown,
             step=self._saves.step,
             uncommitted=state.given_up,
+            outputs_lost=outputs_lost,
             message=state.stop or ended.message,
         )
 

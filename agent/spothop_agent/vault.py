@@ -149,8 +149,9 @@ class Vault:
 
         prune(self._store, self._assignment.job, self._assignment.keep, chain=self._chain)
 
-    def upload_outputs(self, directory: Path) -> int:
-        """The number of files that the job leaves to its user."""
+    def upload_outputs(self, directory: Path, skipped: Callable[[str], None]) -> int:
+        """The number of files that the job leaves to its user; `skipped` is told of bad links."""
         from spothop.checkpoints import upload_outputs
 
-        return len(upload_outputs(self._store, self._assignment.job, directory))
+        job, attempt = self._assignment.job, self._assignment.attempt
+        return len(upload_outputs(self._store, job, attempt, directory, skipped=skipped))

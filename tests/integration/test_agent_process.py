@@ -83,7 +83,7 @@ def test_trains_to_success_and_is_released(master: FakeMaster, vm: AgentVm, stor
     assert steps[-1].step == 30
     assert 0.01 <= steps[0].step_s < 1
     assert master.reports(MetricsReport)[-1].values == {"loss": pytest.approx(1 / 30)}
-    assert (storage / "jobs/job-1/outputs/result.txt").read_text() == "30"
+    assert (storage / "jobs/job-1/outputs/1/result.txt").read_text() == "30"
     assert "training from 0 to 30" in master.log()
     assert "the process ended: exit code 0" in master.log()
     master.directives = [ReleaseDirective()]

@@ -40,7 +40,7 @@ FILES = {"model.pt": b"w" * 3_000_000, "plots/loss #1 (%).png": b"p", "empty": b
 
 def test_outputs_go_and_come_back(store: ObjectStore, tmp_path: Path) -> None:
     source = make(tmp_path / "outputs", FILES)
-    assert upload_outputs(store, "j", source) == sorted(FILES)
+    assert upload_outputs(store, "j", 1, source) == sorted(FILES)
     seen: list[tuple[int, int]] = []
     back = download_outputs(
         store, "j", tmp_path / "back", on_progress=lambda *figures: seen.append(figures)
@@ -50,23 +50,42 @@ def test_outputs_go_and_come_back(store: ObjectStore, tmp_path: Path) -> None:
     assert seen[-1] == (3_000_001, 3_000_001)
 
 
-def test_outputs_are_replaced_and_added(store: ObjectStore, tmp_path: Path) -> None:
-    upload_outputs(store, "j", make(tmp_path / "a", {"x": b"old", "y": b"kept"}))
-    upload_outputs(store, "j", make(tmp_path / "b", {"x": b"new"}))
+def test_outputs_of_the_newest_attempt_win_whenever_they_came(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    """An attempt that was fenced out may wake up after its successor has ended (I2)."""
+    new = {"x": b"new", "d/f": b"in a folder", "g": b"a file"}
+    upload_outputs(store, "j", 10, make(tmp_path / "b", new))
+    old = {"x": b"old", "y": b"kept", "d": b"was a file", "g/h": b"was in a folder"}
+    upload_outputs(store, "j", 9, make(tmp_path / "a", old))
     download_outputs(store, "j", tmp_path / "back")
-    assert tree(tmp_path / "back") == {"x": b"new", "y": b"kept"}
+    assert tree(tmp_path / "back") == {**new, "y": b"kept"}
+
+
+def test_outputs_are_fetched_again_even_with_the_same_size(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    upload_outputs(store, "j", 1, make(tmp_path / "a", {"x": b"true"}))
+    make(tmp_path / "back", {"x": b"fake"})
+    download_outputs(store, "j", tmp_path / "back")
+    assert tree(tmp_path / "back") == {"x": b"true"}
 
 
 def test_no_outputs_are_no_error(store: ObjectStore, tmp_path: Path) -> None:
-    assert upload_outputs(store, "j", tmp_path / "none") == []
+    assert upload_outputs(store, "j", 1, tmp_path / "none") == []
     assert download_outputs(store, "j", tmp_path / "back") == []
 
 
 def test_outputs_do_not_follow_links_out(store: ObjectStore, tmp_path: Path) -> None:
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "etc").symlink_to("/etc")
+    outputs = make(tmp_path / "outputs", {"good": b"1", "sub/good": b"2"})
+    (outputs / "etc").symlink_to("/etc")
+    (outputs / "sub" / "dangling").symlink_to("nowhere")
     with pytest.raises(UnsafePath):
-        upload_outputs(store, "j", tmp_path / "outputs")
+        upload_outputs(store, "j", 1, outputs)
+    skipped: list[str] = []
+    assert upload_outputs(store, "j", 1, outputs, skipped=skipped.append) == ["good", "sub/good"]
+    assert [text for text in skipped if "etc" in text] != []
+    assert [text for text in skipped if "dangling" in text] != []
 
 
 def test_a_tree_of_files_with_any_names(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def at(seconds: float) -> datetime:
         ({"code": 0}, True, None, EndReason.PREEMPTED),
         ({"code": 0, "done": True}, True, None, EndReason.SUCCEEDED),
         ({"code": 0, "done": True, "uncommitted": 1}, False, None, EndReason.INFRASTRUCTURE),
+        ({"code": 0, "done": True, "outputs_lost": "why"}, False, None, EndReason.INFRASTRUCTURE),
         ({"code": 0, "done": True}, False, "cancelled", EndReason.SUCCEEDED),
         ({"code": 0, "stopped": True}, False, "cancelled", EndReason.CANCELLED),
         ({"code": 0, "stopped": True}, True, "paused", EndReason.PAUSED),

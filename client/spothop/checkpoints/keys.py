@@ -2,7 +2,7 @@
 
 chain/<n>.json                               one entry; n has 8 digits
 data/<step>-<attempt>-<kind>/<id>/<path>     what entries name; <id> for each save
-outputs/<path>                               what the job leaves to its user
+outputs/<attempt>/<path>                     what the job leaves to its user
 """
 
 from __future__ import annotations

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from spothop.checkpoints import keys
 from spothop.checkpoints.chain import Chain
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.checkpoints.restore import Restored, restore
-from spothop.checkpoints.upload import Source, list_sources, send_file
+from spothop.checkpoints.upload import OnSkipped, Source, list_sources, send_file
 from spothop.storage import ObjectInfo, ObjectMissing, ObjectStore, StorageError, open_store
 from spothop.storage.folder import TEMPORARY
 from spothop.wire import StorageSpec
 
 
 def upload_outputs(
-    store: ObjectStore, job: str, directory: Path, *, on_progress: OnProgress | None = None
+    store: ObjectStore,
+    job: str,
+    attempt: int,
+    directory: Path,
+    *,
+    skipped: OnSkipped | None = None,
+    on_progress: OnProgress | None = None,
 ) -> list[str]:
-    """Copy every file below `directory` to the job's outputs; return their paths, sorted.
+    """Copy every file below `directory` to this attempt's outputs; return their paths, sorted.
 
-    Files of the same name are replaced, others stay. No directory means no outputs. Empty
-    directories are not kept. Raises like `upload`.
+    Each attempt has a folder of its own, so that one which comes back late, fenced out meanwhile,
+    replaces nothing of its successor (I2). No directory means no outputs. Empty directories are not
+    kept. Raises like `upload`; with `skipped` it is told of unsafe links, and the rest is copied.
     """
     if not directory.is_dir():
         return []
-    sources = [item for item in list_sources(directory) if item.file is not None]
+    sources = [i for i in list_sources(directory, skipped=skipped) if i.file is not None]
     progress = Progress(on_progress, sum(item.size for item in sources))
-    folder = keys.outputs_folder(job)
+    folder = f"{keys.outputs_folder(job)}/{attempt}"
 
     def send(item: Source) -> None:
         send_file(store, f"{folder}/{keys.quote(item.path)}", item, progress)
@@ -40,12 +47,25 @@ def upload_outputs(
 def download_outputs(
     store: ObjectStore, job: str, target: Path, *, on_progress: OnProgress | None = None
 ) -> list[str]:
-    """Copy the job's outputs below `target`; return their paths, sorted."""
+    """Copy the job's outputs below `target`; return their paths, sorted.
+
+    Of files of the same name that of the newest attempt.
+    """
     folder = keys.outputs_folder(job) + "/"
-    wanted = [
-        (info, keys.unquote(info.key.removeprefix(folder))) for info in store.scan(folder[:-1])
-    ]
-    return _fetch_all(store, wanted, target, on_progress)
+    found: list[tuple[int, str, ObjectInfo]] = []
+    for info in store.scan(folder[:-1]):
+        attempt, _, key = info.key.removeprefix(folder).partition("/")
+        if attempt.isdecimal() and key:  # else it is nothing of ours
+            found.append((int(attempt), keys.unquote(key), info))
+    files: dict[str, ObjectInfo] = {}
+    folders: set[str] = set()
+    for _, path, info in sorted(found, key=lambda item: -item[0]):
+        above = {str(parent) for parent in PurePosixPath(path).parents}
+        if path not in files and path not in folders and above.isdisjoint(files):
+            files[path] = info
+            folders |= above
+    wanted = [(info, path) for path, info in files.items()]
+    return _fetch_all(store, wanted, target, on_progress, again=True)
 
 
 def fetch_tree(
@@ -60,7 +80,8 @@ def fetch_tree(
     store, found = _look(spec)
     if not found:
         raise ObjectMissing(f"nothing at {spec.url!r}", cure="check the URL of the data")
-    return _fetch_all(store, [(info, info.key) for info in found], target, on_progress)
+    wanted = [(info, info.key) for info in found]
+    return _fetch_all(store, wanted, target, on_progress, again=False)
 
 
 def restore_from_job(
@@ -99,22 +120,26 @@ def _fetch_all(
     wanted: Sequence[tuple[ObjectInfo, str]],
     target: Path,
     on_progress: OnProgress | None,
+    *,
+    again: bool,
 ) -> list[str]:
+    """`again`: also what is there with the right size, which may be something else."""
     progress = Progress(on_progress, sum(info.size for info, _ in wanted))
     target.mkdir(parents=True, exist_ok=True)
 
     def fetch(item: tuple[ObjectInfo, str]) -> None:
         info, path = item
-        _fetch(store, info, keys.inside(target, path), progress)
+        place = keys.inside(target, path)
+        if not again and place.is_file() and place.stat().st_size == info.size:
+            progress.add(info.size)
+        else:
+            _fetch(store, info, place, progress)
 
     for_each(wanted, fetch, lambda item: item[0].size)
     return sorted(path for _, path in wanted)
 
 
 def _fetch(store: ObjectStore, info: ObjectInfo, place: Path, progress: Progress) -> None:
-    if place.is_file() and place.stat().st_size == info.size:
-        progress.add(info.size)
-        return
     place.parent.mkdir(parents=True, exist_ok=True)
     aside = place.with_name(TEMPORARY + place.name[:100])
     try:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from spothop.checkpoints.entry import FileRecord
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.storage import ObjectStore, SourceChanged, UnsafePath
 from spothop.wire import SaveKind
+
+OnSkipped = Callable[[str], None]
+"""Told why something was left out."""
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -83,12 +86,12 @@ def _stat(file: Path) -> os.stat_result:
         raise SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}") from error
 
 
-def list_sources(source: Path) -> list[Source]:
+def list_sources(source: Path, *, skipped: OnSkipped | None = None) -> list[Source]:
     """Every file and empty directory of `source`, in order of their paths.
 
     Links are followed as long as they stay inside. Raises `UnsafePath` for those that do not, for
-    cycles, for dangling links, and for pipes, sockets and devices; `SourceChanged` when `source` is
-    not there.
+    cycles, for dangling links, and for pipes, sockets and devices; with `skipped` these are left
+    out, and it is told of each. Raises `SourceChanged` when `source` is not there.
     """
     try:
         real = source.resolve(strict=True)
@@ -96,22 +99,36 @@ def list_sources(source: Path) -> list[Source]:
         raise SourceChanged(f"{str(source)!r} cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return [_file(source.name, real)]
-    return sorted(_walk(real, real, ""), key=lambda item: item.path)
+    return sorted(_walk(real, real, "", skipped), key=lambda item: item.path)
 
 
-def _walk(top: Path, folder: Path, prefix: str) -> Iterator[Source]:
+def _walk(top: Path, folder: Path, prefix: str, skipped: OnSkipped | None) -> Iterator[Source]:
     children = sorted(folder.iterdir())
     if prefix and not children:
         yield Source(prefix, None, 0)
     for child in children:
         path = prefix + child.name
-        real = _resolved(top, child)
-        if not real.is_dir():
-            yield _file(path, real)
-        elif folder.is_relative_to(real):
-            raise UnsafePath(f"the link {str(child)!r} leads to a directory around itself")
+        try:
+            found = _child(top, folder, child, path)
+        except UnsafePath as error:
+            if skipped is None:
+                raise
+            skipped(str(error))
+            continue
+        if isinstance(found, Source):
+            yield found
         else:
-            yield from _walk(top, real, path + "/")
+            yield from _walk(top, found, path + "/", skipped)
+
+
+def _child(top: Path, folder: Path, child: Path, path: str) -> Source | Path:
+    """A file, or the directory to go on with. Raises `UnsafePath`."""
+    real = _resolved(top, child)
+    if not real.is_dir():
+        return _file(path, real)
+    if folder.is_relative_to(real):
+        raise UnsafePath(f"the link {str(child)!r} leads to a directory around itself")
+    return real
 
 
 def _resolved(top: Path, path: Path) -> Path:

@@ -119,6 +119,8 @@ class ExitedReport(Strict):
     step: int | None = None
     uncommitted: int = 0
     """Accepted backups that could not be committed."""
+    outputs_lost: str = ""
+    """Why the outputs could not be uploaded; empty when they were."""
     message: str = ""
 
 

@@ -24,6 +24,11 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: str | None) -> 
             reason=EndReason.INFRASTRUCTURE,
             text=f"{how}, but {report.uncommitted} accepted backups could not be committed",
         )
+    if report.code == 0 and report.outputs_lost:
+        return Verdict(
+            reason=EndReason.INFRASTRUCTURE,
+            text=f"{how}, but its outputs could not be uploaded: {report.outputs_lost}",
+        )
     if report.code == 0 and report.done:
         return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
     if stop_wanted is not None and (report.stopped or report.code == 0):
