@@ -7,6 +7,7 @@ supervisor starts the agent again, and the training process does not notice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import shutil
@@ -34,6 +35,7 @@ from spothop_agent.attempt import Attempt
 from spothop_agent.chaos import Chaos
 from spothop_agent.clock import Clock
 from spothop_agent.context import Context
+from spothop_agent.logs import append_line
 from spothop_agent.master_link import LinkError, MasterLink, Refused
 from spothop_agent.notices import Acknowledge, Notices
 from spothop_agent.paths import AgentPaths
@@ -94,7 +96,22 @@ class Agent:
     # --- the whole life -------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """The exit code."""
+        """The exit code. What ends it unexpectedly is told in the job's log, which the next agent
+        ships."""
+        try:
+            return await self._run()
+        except Exception as error:
+            self._note_failure(error)
+            raise
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._state.known:
+            log = self._paths.attempt(self._state.now.assignment.attempt).log
+            with contextlib.suppress(OSError):
+                text = f"the agent failed ({type(error).__name__}: {error}); it is started again"
+                append_line(log, text)
+
+    async def _run(self) -> int:
         if not self._state.load():
             try:
                 await self._join()

@@ -168,12 +168,7 @@ class Attempt:
             if await self._unless_stopped():
                 return True
         except PreparationFailed as failed:
-            self._context.note(f"{failed.phase} failed: {failed}")
-            await self.shipper.flush(FLUSH_S)
-            report = PreparationFailedReport(
-                phase=failed.phase, message=str(failed), user=failed.user
-            )
-            self._context.report(report, key="failed")
+            await self._report_failed(failed)
             return False
         except Fenced as fenced:
             self._context.state_file.set(fenced_by=fenced.by)
@@ -184,6 +179,12 @@ class Attempt:
         message = f"ended before the training process started: {reason}"
         self._context.report(ExitedReport(stopped=True, message=message), key="exited")
         return False
+
+    async def _report_failed(self, failed: PreparationFailed) -> None:
+        self._context.note(f"{failed.phase} failed: {failed}")
+        await self.shipper.flush(FLUSH_S)
+        report = PreparationFailedReport(phase=failed.phase, message=str(failed), user=failed.user)
+        self._context.report(report, key="failed")
 
     async def _unless_stopped(self) -> bool:
         """Prepare; False when a stop came first."""
@@ -221,7 +222,12 @@ class Attempt:
     async def _to_the_end(self, backups: Backups, trainer: Trainer) -> None:
         self._saves.start_step = self._context.state.restored_step
         if self._context.state.phase < Phase.STARTED:
-            await self._start()
+            try:
+                await self._start()
+            except OSError as error:
+                await self._report_failed(PreparationFailed.of_system("start", error))
+                self._context.state_file.set(phase=Phase.EXITED)
+                return
             self._saves.saved_at = self._context.now()  # insurance is armed at the start
         if self._context.state.stop is not None:
             self.stop(self._context.state.stop, save=self._context.state.stop_save)

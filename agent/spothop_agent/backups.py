@@ -68,7 +68,7 @@ class Abort:
 class Backups:
     """`look` takes in what is new and never waits; `run` works it off.
 
-    `on_covered` is called when a backup made after the notice is committed; `on_fenced` when a
+    `on_covered` is called when a backup that covers the notice is committed; `on_fenced` when a
     newer attempt is in the chain: nothing is committed any more then.
     """
 
@@ -119,7 +119,7 @@ class Backups:
             meta.kind, meta.step, request=meta.request, delta_s=meta.delta_s, now=meta.mono
         )
         notice = self._context.state.notice
-        if notice is not None and meta.mono >= notice.seen:
+        if notice is not None and notice.covered_by(meta.kind, meta.mono):
             notice = notice.model_copy(update={"answered": True})
         self._context.state_file.set(
             notice=notice, saved_step=self._saves.saved_step, last_step=self._saves.step
@@ -225,28 +225,30 @@ class Backups:
         return made
 
     def _committed(self, entry: Entry, made: ChainEntry) -> None:
-        now = self._context.now()
-        beta_s = max(now - entry.meta.mono, 0.0)
+        now, meta = self._context.now(), entry.meta
+        beta_s = max(now - meta.mono, 0.0)
         self._saves.committed(beta_s)
         notice = self._context.state.notice
-        first = notice is not None and entry.meta.mono >= notice.seen and not notice.covered
+        since_notice_s = None
+        if notice is not None and notice.covered_by(meta.kind, meta.mono) and not notice.covered:
+            since_notice_s = now - notice.seen
         report = CommittedReport(
             n=made.n,
-            step=entry.meta.step,
-            save=entry.meta.kind,
+            step=meta.step,
+            save=meta.kind,
             bytes=entry.size,
-            delta_s=entry.meta.delta_s,
+            delta_s=meta.delta_s,
             beta_s=beta_s,
-            since_notice_s=now - notice.seen if notice is not None and first else None,
+            since_notice_s=since_notice_s,
         )
         self._context.report(report, key=f"committed-{made.n}", urgent=True)
         self._context.chaos.reach("after_report")
         self._context.note(
-            f"checkpoint {made.n}: step {entry.meta.step}, {entry.meta.kind.value},"
-            f" {entry.size} bytes, saved in {entry.meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
+            f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
+            f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
         )
         self._forget(entry)
-        if first:
+        if since_notice_s is not None:
             self._on_covered()
 
     def _fenced(self, by: int) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import logging
 import os
 import random
 import signal
@@ -25,6 +27,8 @@ from spothop_agent.paths import write_atomic
 from spothop_agent.state import Phase
 
 SETUP_PID = "setup.pid"
+_log = logging.getLogger(__name__)
+
 TOLD_S = 0.05
 """Parts that take less are left out of the job's log."""
 
@@ -37,16 +41,32 @@ class PreparationFailed(Exception):
         self.phase = phase
         self.user = user
 
+    @classmethod
+    def of_system(cls, phase: str, error: OSError) -> PreparationFailed:
+        """Of a call of the operating system."""
+        if error.errno == errno.E2BIG:
+            return cls(phase, "`run`, `setup` or `env` is too long for a command line", user=True)
+        return cls(phase, str(error), user=False)
+
 
 @contextlib.contextmanager
-def _failures(phase: str) -> Iterator[None]:
+def failures(phase: str) -> Iterator[None]:
     """What trying again cannot help ends the preparation. A storage that refuses is the user's to
     correct, in `data:` or `checkpoint:`: another VM would only find the same."""
+    from spothop.checkpoints import Fenced
+
     try:
         yield
-    except (StorageError, OSError) as error:
-        user = isinstance(error, StorageError)
-        raise PreparationFailed(phase, str(error), user=user) from error
+    except (PreparationFailed, Fenced):
+        raise
+    except StorageError as error:
+        raise PreparationFailed(phase, str(error), user=True) from error
+    except OSError as error:
+        raise PreparationFailed.of_system(phase, error) from error
+    except Exception as error:  # a bug: told to the user, where the agent's end would tell nothing
+        _log.exception("%s failed", phase)
+        text = f"unexpected {type(error).__name__}: {error}"
+        raise PreparationFailed(phase, text, user=False) from error
 
 
 class Preparation:
@@ -71,7 +91,7 @@ class Preparation:
         if self._context.state.phase < Phase.FENCED:
             async with self._phase("waiting"):
                 await self.may_fence.wait()
-            with _failures("fence"):
+            with failures("fence"):
                 await self._fence()
         if self._context.state.phase < Phase.RESTORED:
             async with self._phase("restore"):
@@ -88,7 +108,7 @@ class Preparation:
     @asynccontextmanager
     async def _phase(self, name: str) -> AsyncIterator[None]:
         began = self._context.now()
-        with _failures(name):
+        with failures(name):
             yield
         duration_s = self._context.now() - began
         self._context.report(PhaseReport(phase=name, duration_s=duration_s), key=f"phase-{name}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spothop.wire import Assignment
+from spothop.wire import Assignment, SaveKind
 from spothop_agent.paths import write_atomic
 
 
@@ -41,10 +41,18 @@ class NoticeSeen(BaseModel):
     request: str | None = None
     """The emergency save that was asked for."""
     answered: bool = False
-    """The training process handed a backup over after the notice."""
+    """The training process handed a backup over that covers the notice."""
     covered: bool = False
-    """A backup made after the notice is committed, or there is nothing to save."""
+    """Such a backup is committed, or there is nothing to save."""
     acknowledged: bool = False
+
+    def covered_by(self, kind: SaveKind, made: float) -> bool:
+        """Whether a backup handed over at `made` holds what there was at the notice.
+
+        Not any later one does: a script that saves in the background may hand over a step from long
+        before. If a save was asked for, only an answer to that counts.
+        """
+        return made >= self.seen and (self.request is None or kind is SaveKind.EMERGENCY)
 
 
 class State(BaseModel):
@@ -95,6 +103,11 @@ class StateFile:
             return False
         self._state = State.model_validate_json(self._path.read_bytes())
         return True
+
+    @property
+    def known(self) -> bool:
+        """There is a state: this VM has joined."""
+        return self._state is not None
 
     @property
     def now(self) -> State:

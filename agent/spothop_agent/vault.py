@@ -102,14 +102,7 @@ class Vault:
 
     def committed(self, backup: str) -> Entry | None:
         """The chain entry of this backup, when an agent before us has committed it."""
-        from spothop.checkpoints import Entry
-
-        for entry in self._chain.newest_first():
-            if not isinstance(entry, Entry) or entry.attempt < self._assignment.attempt:
-                return None
-            if entry.id == backup:
-                return entry
-        return None
+        return self._chain.find(self._assignment.attempt, backup)
 
     def upload(
         self, accepted: Accepted, on_progress: Callable[[int, int], None]

@@ -333,3 +333,15 @@ def test_sigterm_leaves_the_process_to_the_vm(
     assert agent.wait(5) == 0
     os.kill(vm.trainer_pid(), 0)
     assert "training from 0" in master.log()
+
+
+def test_what_nobody_expected_is_told_and_ends_the_attempt(
+    master: FakeMaster, vm: AgentVm, storage: Path
+) -> None:
+    """Not the agent: one that is started again would only meet the same."""
+    master.assignment = assignment(storage, env={**LONG, "BIG": "x" * 200_000})
+    vm.start()
+    failed = master.wait_for(PreparationFailedReport)
+    assert (failed.phase, failed.user) == ("start", True)
+    assert "`env` is too long" in failed.message
+    assert "start failed" in master.log()

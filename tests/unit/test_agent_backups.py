@@ -116,9 +116,11 @@ class Room:
         (folder / "meta.json").write_text(json.dumps(meta))
         return name
 
-    def notice(self, left_s: float = 30.0) -> None:
+    def notice(self, left_s: float = 30.0, request: str | None = None) -> None:
         now = self.context.now()
-        seen = NoticeSeen(event="e", seen=now, deadline=now + left_s, announced=True)
+        seen = NoticeSeen(
+            event="e", seen=now, deadline=now + left_s, announced=True, request=request
+        )
         self.context.state_file.set(notice=seen)
         self.context.storage.hurry.set()
 
@@ -296,5 +298,34 @@ def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
         (message,) = room.told(MessageReport)
         assert "periodic save of step 20 was given up" in message.text
         assert room.context.state.given_up == 1
+
+    play(story)
+
+
+def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> None:
+    """What is handed over after the notice may hold a step from before it: only the answer to the
+    emergency request lets the cloud take the VM."""
+
+    async def story() -> None:
+        room = Room(tmp_path, backup_s=0.01)
+        backups = room.worker()
+        room.notice(request="emergency-1")
+        room.put(62, SaveKind.INSURANCE)
+        backups.look()
+        notice = room.context.state.notice
+        assert notice is not None
+        assert not notice.answered
+        work = asyncio.create_task(backups.run())
+        await backups.drain()
+        assert room.vault.steps == [62]
+        assert room.covered == []
+        room.put(102, SaveKind.EMERGENCY)
+        await backups.drain()
+        assert room.covered == ["covered"]
+        before, answer = room.told(CommittedReport)
+        assert before.since_notice_s is None
+        assert answer.since_notice_s is not None
+        work.cancel()
+        await room.context.link.close()
 
     play(story)

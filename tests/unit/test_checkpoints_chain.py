@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,7 @@ class Scripted:
         self._store = store
         self.faults: list[Fault] = []
         self.reads: list[str] = []
+        self.on_get: Callable[[], object] = lambda: None
 
     def create(self, key: str, data: bytes) -> None:
         if self.faults:
@@ -38,6 +40,7 @@ class Scripted:
 
     def get(self, key: str) -> bytes:
         self.reads.append(key)
+        self.on_get()
         return self._store.get(key)
 
     def __getattr__(self, name: str) -> object:
@@ -205,6 +208,30 @@ def test_a_repeated_commit_of_the_same_save_is_one_entry(store: Scripted) -> Non
     with pytest.raises(Fenced):
         commit(chain, 1, entry_id="outbox-3")
     assert len(numbers(chain)) == 4
+
+
+def test_what_an_attempt_has_committed_is_looked_up_side_by_side(store: Scripted) -> None:
+    """By an agent that was started again, whose first commit may be an emergency save."""
+    chain = chain_of(store)
+    chain.fence(1)
+    made = [commit(chain, 1, step=step, entry_id=f"save-{step}") for step in range(7)]
+    again = Scripted(store)  # type: ignore[arg-type]
+    two_at_a_time = threading.Barrier(2, timeout=5)
+    again.on_get = lambda: two_at_a_time.wait()
+    assert chain_of(again).find(1, "save-2") == made[2]
+    assert len(again.reads) == 8
+
+
+def test_a_new_attempt_reads_nothing_before_its_first_commit(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    for step in range(5):
+        commit(chain, 1, step=step)
+    new = chain_of(store)
+    new.fence(2)
+    store.reads.clear()
+    commit(new, 2, entry_id="save-1")
+    assert store.reads == []
 
 
 def test_entries_are_read_once_and_only_those_wanted(store: Scripted) -> None:

@@ -31,6 +31,7 @@ from spothop.wire import SaveKind
 
 _MOST_RACES = 100
 _READERS = 16
+_AT_ONCE = 64  # entries that are read before it is asked whether there are enough
 
 
 class Fenced(Exception):
@@ -65,7 +66,7 @@ class Chain:
         self.job = job
         self._folder = keys.chain_folder(job)
         self._known: dict[int, Entry] = {}
-        self._searched: int | None = None  # up to here, `_find` has read what is its attempt's
+        self._searched: int | None = None  # up to here, `find` has read what is its attempt's
 
     # --- reading ---
 
@@ -74,14 +75,7 @@ class Chain:
 
         Raises `StorageUnavailable` and the like when the store does not answer: that is no damage.
         """
-        numbers = self._numbers(after)
-        unknown = [n for n in numbers if n not in self._known]
-        if len(unknown) > 1:
-            with ThreadPoolExecutor(min(_READERS, len(unknown)), "spothop-chain") as pool:
-                read = dict(zip(unknown, pool.map(self._read, unknown), strict=True))
-        else:
-            read = {n: self._read(n) for n in unknown}
-        return [read.get(n) or self._known[n] for n in numbers]
+        return self._read_all(self._numbers(after))
 
     def newest_first(self, before: int | None = None) -> Iterator[AnyEntry]:
         """Entries below `before` (default: all), each read only when it is asked for."""
@@ -109,8 +103,19 @@ class Chain:
                 return self._own_fence(attempt)
             entry = Entry(n=top + 1, attempt=attempt, id=entry_id, fence=True)
             if self._create(entry):
+                self._searched = entry.n  # what is its attempt's comes after it
                 return entry
         raise self._too_many_races()
+
+    def find(self, attempt: int, entry_id: str) -> Entry | None:
+        """The entry of this attempt with this id, when it is in the chain."""
+        if self._searched is None:
+            deque(self._own(attempt), maxlen=0)
+        else:
+            self.entries(after=self._searched)
+        self._searched = max(self._known, default=0)
+        known = list(self._known.values())
+        return next((e for e in known if e.id == entry_id and e.attempt == attempt), None)
 
     def commit(
         self,
@@ -132,7 +137,7 @@ class Chain:
         outbox) the same commit repeated, by a restarted agent too, returns the entry that is there.
         Raises `Fenced`, `NotFencedIn`, `ChainDamaged` and the errors of storage.
         """
-        if entry_id is not None and (there := self._find(attempt, entry_id)) is not None:
+        if entry_id is not None and (there := self.find(attempt, entry_id)) is not None:
             return there
         entry_id = entry_id or uuid.uuid4().hex
         for _ in range(_MOST_RACES):
@@ -159,6 +164,15 @@ class Chain:
         start = keys.chain_key(self.job, after)
         found = (keys.chain_number(info.key) for info in self.store.scan(self._folder, after=start))
         return sorted(n for n in found if n is not None)
+
+    def _read_all(self, numbers: Sequence[int]) -> list[AnyEntry]:
+        unknown = [n for n in numbers if n not in self._known]
+        if len(unknown) > 1:
+            with ThreadPoolExecutor(min(_READERS, len(unknown)), "spothop-chain") as pool:
+                read = dict(zip(unknown, pool.map(self._read, unknown), strict=True))
+        else:
+            read = {n: self._read(n) for n in unknown}
+        return [read.get(n) or self._known[n] for n in numbers]
 
     def _read(self, n: int) -> AnyEntry:
         if n in self._known:
@@ -226,23 +240,18 @@ class Chain:
             cure="start a new attempt",
         )
 
-    def _find(self, attempt: int, entry_id: str) -> Entry | None:
-        if self._searched is None:
-            deque(self._own(attempt), maxlen=0)
-        else:
-            self.entries(after=self._searched)
-        self._searched = max(self._known, default=0)
-        known = list(self._known.values())
-        return next((e for e in known if e.id == entry_id and e.attempt == attempt), None)
-
     def _own(self, attempt: int) -> Iterator[Entry]:
-        """This attempt's readable entries, newest first."""
-        for entry in self.newest_first():
-            if isinstance(entry, Entry):
-                if entry.attempt == attempt:
-                    yield entry
-                elif entry.attempt < attempt:
-                    return
+        """This attempt's readable entries, newest first; read side by side, for they may be many
+        and an emergency save may wait for them."""
+        numbers = self._numbers()
+        while numbers:
+            numbers, part = numbers[:-_AT_ONCE], numbers[-_AT_ONCE:]
+            for entry in reversed(self._read_all(part)):
+                if isinstance(entry, Entry):
+                    if entry.attempt == attempt:
+                        yield entry
+                    elif entry.attempt < attempt:
+                        return
 
     def _too_many_races(self) -> StorageUnavailable:
         return StorageUnavailable(f"lost {_MOST_RACES} races for the chain of job {self.job!r}")
