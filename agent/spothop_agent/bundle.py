@@ -45,8 +45,11 @@ def unpack(archive: Path, target: Path) -> None:
     aside.mkdir(parents=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            for member in _bounded(tar):
-                _extract(tar, member, aside)
+            links = [_extract(tar, member, aside) for member in _bounded(tar)]
+        # Only now: a later member may change where an earlier link leads.
+        for link in filter(None, links):
+            if not Path(os.path.realpath(link)).is_relative_to(aside.resolve()):
+                raise BundleError(f"the bundle's link {link.name!r} leads out of it")
     except (tarfile.TarError, EOFError, OSError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise BundleError(f"the bundle cannot be unpacked: {error}") from error
@@ -67,16 +70,17 @@ def _bounded(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Path | None:
+    """Returns where a symbolic link was made."""
     path = root / _inside(member.name)
     if path == root:
-        return
+        return None
     # A link made by an earlier member must not lead a later one out.
     if not path.parent.resolve().is_relative_to(root.resolve()):
         raise BundleError(f"bundle member {member.name!r} lies behind a link out of the bundle")
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)
-        return
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink() or path.exists():
         path.unlink()
@@ -87,11 +91,15 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> None:
             shutil.copyfileobj(source, file, 1 << 20)
         path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
     elif member.issym():
-        _link(member, path, root)
+        if os.path.isabs(member.linkname):
+            raise BundleError(f"bundle member {member.name!r} links out of the bundle")
+        path.symlink_to(member.linkname)
+        return path
     else:
         raise BundleError(
             f"bundle member {member.name!r} is neither file, folder nor symbolic link"
         )
+    return None
 
 
 def _inside(name: str) -> PurePosixPath:
@@ -99,10 +107,3 @@ def _inside(name: str) -> PurePosixPath:
     if parts.is_absolute() or ".." in parts.parts or "\0" in name:
         raise BundleError(f"bundle member {name!r} lies outside of the bundle")
     return parts
-
-
-def _link(member: tarfile.TarInfo, path: Path, root: Path) -> None:
-    lands = os.path.normpath(path.parent.resolve() / member.linkname)
-    if os.path.isabs(member.linkname) or not Path(lands).is_relative_to(root.resolve()):
-        raise BundleError(f"bundle member {member.name!r} links out of the bundle")
-    path.symlink_to(member.linkname)

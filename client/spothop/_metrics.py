@@ -36,12 +36,18 @@ class Metrics:
                 raise ValueError(
                     f"log({name}={value!r}): not a number; log numbers only"
                 ) from error
-            if number - number == 0.0:
+            if number - number != 0.0:
+                self._warn(name, f"log({name}={number}): not finite; such values are not reported")
+            elif any("\ud800" <= character <= "\udfff" for character in name):
+                self._warn(name, f"log({name!a}=...): a name has to be text; it is not reported")
+            else:
                 finite[name] = number
-            elif name not in self._warned:
-                self._warned.add(name)
-                warn(f"log({name}={number}): not finite; such values are not reported")
         self._values = {**self._values, **finite}
+
+    def _warn(self, name: str, text: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            warn(text)
 
     def offer(self, channel: Channel, step: int) -> bool:
         """Send what is new; True when nothing is left."""

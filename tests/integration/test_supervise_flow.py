@@ -19,7 +19,7 @@ from spothop.wire import (
     SaveKind,
     StopDirective,
 )
-from spothop_master.clouds.base import BadRequest, NoCapacity, Unavailable
+from spothop_master.clouds.base import AuthFailed, BadRequest, NoCapacity, Unavailable
 from spothop_master.store import agents
 
 
@@ -395,6 +395,26 @@ def test_a_bad_request_is_never_repeated(world: World) -> None:
     assert len(world.cloud.launches) == 3
     assert world.job().state == "failed"
     assert "BadRequest" in world.job().reason
+    assert world.attempt().state == "ended"
+
+
+def test_without_a_pool_for_a_replacement_the_attempt_with_the_notice_goes_on(
+    world: World,
+) -> None:
+    """It may still come to its end; the job fails once nothing of it is left."""
+    agent = world.training()
+    for zone in world.cloud.zones:
+        world.cloud.refusing[zone] = AuthFailed("credentials expired")
+    world.cloud.preempt(world.machine().id)
+    agent.notice()
+    world.settle(2)
+    assert world.job().state not in {"failed", "succeeded"}
+    assert world.attempt(1).state == "draining"
+    world.settle(400)
+    assert world.job().state == "failed"
+    assert "AuthFailed" in world.job().reason
+    assert [a.state for a in world.attempts()] == ["ended"] * len(world.attempts())
+    assert all_over(world)
 
 
 def test_an_unclear_launch_that_happened_is_found_by_its_token(world: World) -> None:

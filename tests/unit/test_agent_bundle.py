@@ -60,6 +60,11 @@ def test_another_content_is_refused(tmp_path: Path) -> None:
         [(member("out", tarfile.SYMTYPE, ".."), b"")],
         [(member("out", tarfile.SYMTYPE, "/etc"), b"")],
         [(member("d", tarfile.SYMTYPE, "../outside"), b""), (member("d/evil"), b"x")],
+        [
+            (member("s/s2/a", tarfile.SYMTYPE, "../.."), b""),
+            (member("b", tarfile.SYMTYPE, "s/s2/a/.."), b""),
+        ],
+        [(member("early", tarfile.SYMTYPE, "x/.."), b""), (member("x", tarfile.SYMTYPE, "."), b"")],
         [(member("hard", tarfile.LNKTYPE, "../outside/secret"), b"")],
         [(member("pipe", tarfile.FIFOTYPE), b"")],
         [(member("device", tarfile.CHRTYPE), b"")],

@@ -137,7 +137,9 @@ def _no_pool(snapshot: Snapshot) -> list[Action]:
     final = [vm for vm in snapshot.vms if vm.refusal in placement.FINAL]
     if final:
         text = f"no pool is left: {final[-1].pool} answered {final[-1].refusal}"
-        return [FinishJob(state=JobState.FAILED, reason=text)]
+        if any(snapshot.vm(a.vm).reason is not VmReason.LAUNCH_FAILED for a in snapshot.living):
+            return [_back_off(snapshot, 99, f"{text}; the attempt with the notice goes on")]
+        return finish(snapshot, JobState.FAILED, text)
     return [
         _back_off(snapshot, 99, "no cloud offers a pool that resources.any_of and max_price allow")
     ]
