@@ -125,7 +125,8 @@ def _fetch_all(
 ) -> list[str]:
     """`again`: also what is there with the right size, which may be something else."""
     progress = Progress(on_progress, sum(info.size for info, _ in wanted))
-    target.mkdir(parents=True, exist_ok=True)
+    if wanted:
+        target.mkdir(parents=True, exist_ok=True)
 
     def fetch(item: tuple[ObjectInfo, str]) -> None:
         info, path = item
