@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -25,14 +27,12 @@ class Http:
         self, url: str, token: str | None, *, transport: httpx.BaseTransport | None = None
     ) -> None:
         self.url = url.rstrip("/")
-        try:
-            parsed = httpx.URL(self.url)
-        except httpx.InvalidURL as error:
-            raise ClientError(f"{url!r} is not a URL: {error}", _URL_CURE) from None
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ClientError(f"{url!r} is not an http(s) URL", _URL_CURE)
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise ClientError("the token holds characters that no token has", _TOKEN_CURE)
+        _check_url(self.url)
+        strange = next((c for c in token or "" if not (c.isascii() and c.isprintable())), None)
+        if strange is not None:
+            raise ClientError(
+                f"the token holds {strange!r}, a character that no token has", _TOKEN_CURE
+            )
         self._client = httpx.Client(
             base_url=self.url + "/api/v1",
             headers={"Authorization": f"Bearer {token}"} if token else {},
@@ -60,7 +60,7 @@ class Http:
         """
         payload = body.model_dump(mode="json") if isinstance(body, BaseModel) else body
         try:
-            answer = self._client.request(
+            request = self._client.build_request(
                 method,
                 path,
                 params=params,
@@ -68,6 +68,13 @@ class Http:
                 content=content,
                 timeout=httpx.Timeout(ANSWER_S + wait_s, connect=CONNECT_S),
             )
+        except (httpx.InvalidURL, ValueError) as error:  # lone surrogates, NaN, a URL too long
+            raise ClientError(
+                f"{method} {path} {reprlib.repr(params or {})} cannot be sent: {error}",
+                "give Unicode text and finite numbers",
+            ) from None
+        try:
+            answer = self._client.send(request)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except httpx.DecodingError as error:
@@ -126,6 +133,22 @@ class Http:
         )
 
 
+def _check_url(url: str) -> None:
+    """Raises `ClientError`, also for what httpx lets through and the system's resolver does not."""
+    shown = _REPR.repr(url)
+    try:
+        parsed = httpx.URL(url)
+        usable = parsed.scheme in ("http", "https") and bool(parsed.host)
+        _ = urlsplit(url).port
+        parsed.raw_host.decode("ascii").encode("idna")
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ClientError(f"{shown} is not a URL: {error}", _URL_CURE) from None
+    if not usable:
+        raise ClientError(f"{shown} is not an http(s) URL", _URL_CURE)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = 200
 _URL_CURE = "set SPOTHOP_URL to the master's address, such as http://127.0.0.1:8900"
 _TOKEN_CURE = (
     "set SPOTHOP_TOKEN; a local master wrote its token to <home>/master/admin.token, "

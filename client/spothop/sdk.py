@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import codecs
+import reprlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ import httpx
 
 from spothop._http import Http
 from spothop.bundle import Bundle
-from spothop.errors import NotSpothop, Unreachable
+from spothop.errors import ClientError, NotSpothop, Unreachable
 from spothop.jobspec import JobSpec
 from spothop.wire import (
     EventView,
@@ -46,6 +47,8 @@ WAIT_S = 20.0
 """Long poll of followers."""
 PAUSE_S = 1.0
 """Between polls where the master has nothing to hold the answer for."""
+LONGEST_NAME = 200
+"""Of what a job or VM is asked for by; ids have 80 characters at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +272,13 @@ def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(name: str) -> str:
-    """One path segment: a name may hold anything, `..` and slashes included."""
+    """One path segment: a name may hold nearly anything, `..` and slashes included."""
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise ClientError(
+            f"no job or VM can be called {reprlib.repr(name)}: "
+            f"names and ids are printable and have at most {LONGEST_NAME} characters",
+            "`spothop jobs --all` and `spothop vms` list those that there are",
+        )
     return quote(name, safe="").replace(".", "%2E") or "%20"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spothop.errors import ClientError
+
 DEFAULT_URL = "http://127.0.0.1:8900"
 
 
@@ -27,14 +29,24 @@ class ClientSettings:
 def read_settings(
     environment: Mapping[str, str] = os.environ,  # noqa: TID251  the client's one settings reader
 ) -> ClientSettings:
-    """Read the environment; a variable that is empty counts as unset."""
+    """Read the environment; a variable that is empty counts as unset. Raises `ClientError`."""
     url = environment.get("SPOTHOP_URL", "").strip().rstrip("/") or DEFAULT_URL
-    home = Path(environment.get("SPOTHOP_HOME") or ClientSettings.home).expanduser()
-    master_home = Path(environment.get("SPOTHOP_MASTER_HOME") or home / "master").expanduser()
+    home = _folder("SPOTHOP_HOME", environment.get("SPOTHOP_HOME") or ClientSettings.home)
+    master_home = _folder(
+        "SPOTHOP_MASTER_HOME", environment.get("SPOTHOP_MASTER_HOME") or home / "master"
+    )
     token = environment.get("SPOTHOP_TOKEN", "").strip()
     if not token and url == DEFAULT_URL:  # another host must not be handed this master's token
         token = _local_token(master_home / "admin.token")
     return ClientSettings(url=url, home=home, master_home=master_home, token=token or None)
+
+
+def _folder(name: str, path: str | Path) -> Path:
+    """With `~` and `~user` expanded. Raises `ClientError`."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ClientError(f"{name}: {str(path)!r}: no such home", f"set {name} to a path") from None
 
 
 def _local_token(file: Path) -> str:

@@ -243,6 +243,8 @@ def test_the_version_is_printed(cli: Cli) -> None:
         ["show"],
         ["jobs", "--nope"],
         ["preempt", "x", "--notice", "-1"],
+        ["preempt", "x", "--notice", "inf"],
+        ["preempt", "x", "--notice", "nan"],
         ["preempt", "x", "--notice", "3", "--no-notice"],
         ["logs", "x", "--attempt", "0"],
         ["submit", "job.yaml", "--json"],
@@ -251,6 +253,7 @@ def test_the_version_is_printed(cli: Cli) -> None:
 def test_wrong_usage_exits_with_2_and_shows_the_way(cli: Cli, arguments: list[str]) -> None:
     assert cli(*arguments) == 2
     assert cli.out == ""
+    assert cli.master.asked == []
     error, cure = cli.err.splitlines()
     assert error.startswith("error: ")
     assert cure.startswith("cure: `spothop")
@@ -281,6 +284,28 @@ def test_no_master_tells_how_to_start_one(cli: Cli) -> None:
         "error: cannot reach the master at http://127.0.0.1:8900: [Errno 111] Connection refused\n"
         "cure: start one with `spothop master`, or set SPOTHOP_URL to where it runs\n"
     )
+
+
+@pytest.mark.parametrize(
+    "command", ["show", "logs", "events", "cancel", "preempt", "download", "inject --stop"]
+)
+@pytest.mark.parametrize("name", ["\udcff", "a\nb", "x" * 70_000])
+def test_what_nothing_can_be_called_is_refused_before_the_master_is_asked(
+    cli: Cli, command: str, name: str
+) -> None:
+    assert cli(*command.split(), name) == 1
+    assert cli.master.asked == []
+    error, cure = cli.err.splitlines()
+    assert error.startswith("error: no job or VM can be called ")
+    assert cure.startswith("cure: `spothop jobs --all`")
+
+
+def test_an_output_that_cannot_hold_a_character_gets_its_number() -> None:
+    code = r"from spothop import cli; cli.run = lambda given: print('\u2603'); cli.main()"
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}  # noqa: TID251  a child's environment
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.stdout, done.stderr) == ("\\u2603\n", "")
 
 
 def test_every_problem_of_a_job_file_is_printed(cli: Cli, tmp_path: Path) -> None:

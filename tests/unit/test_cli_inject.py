@@ -154,7 +154,10 @@ def test_a_refusal_is_told_and_no_vm_is_tried(capsys: pytest.CaptureFixture[str]
         ["--mttp", "inf"],
         ["--mttp", "600", "--zone", "a"],
         ["--mttp", "600", "--no-notice", "1.5"],
+        ["--mttp", "600", "--no-notice", "nan"],
         ["--mttp", "600", "--seed", "-1"],
+        ["--mttp", "600", "--seed", "9" * 23],
+        ["--mttp", ",".join(["1"] * 1001)],
         ["--mttp", "600", "--stop"],
     ],
 )
@@ -163,6 +166,11 @@ def test_nonsense_asks_nobody(arguments: list[str], capsys: pytest.CaptureFixtur
     assert cli(master, "inject", "j-1", *arguments) == 2
     assert master.asked == []
     assert capsys.readouterr().err
+
+
+def test_a_refused_option_is_named_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(FakeMaster(), "inject", "j-1", "--mttp", "600", "--seed", "9" * 23) == 2
+    assert f"--seed: {'9' * 23}: should be less than" in capsys.readouterr().err
 
 
 def test_show_tells_of_the_injection(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,53 @@ def test_a_name_stays_one_segment_of_the_path(name: str) -> None:
     client(handle).job(name)
 
 
+@pytest.mark.parametrize("name", ["\udcff", "a\nb", "a\0", "x" * 201])
+def test_what_no_job_is_called_is_refused_unasked(name: str) -> None:
+    with pytest.raises(ClientError, match="no job or VM can be called") as caught:
+        client(_unasked).job(name)
+    assert "spothop jobs" in caught.value.cure
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    with pytest.raises(ClientError, match=r"'state': '\\udcff'.*cannot be sent"):
+        client(_unasked).jobs(state="\udcff")
+    with pytest.raises(ClientError, match="cannot be sent: Out of range float"):
+        client(_unasked).preempt("j", notice_s=float("nan"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[bad", "http://[::1", "http://\udcff", "http://127.0.0.1:99999", "http://a:b",
+        "http://a..b", "http://xn--", "http://" + "x" * 64, "http://" + "x" * 70_000, "http://a\nb",
+        "ftp://a", "a",
+    ],
+)  # fmt: skip
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ClientError, match=r"is not a URL|is not an http\(s\) URL") as caught:
+        Client(url, "t")
+    assert len(caught.value.message) < 400
+    assert "SPOTHOP_URL" in caught.value.cure
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:8900", "https://a_b.c-d:1/x/", "http://127.0.0.1"])
+def test_what_is_a_url_is_taken(url: str) -> None:
+    Client(url, "t").close()
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"), [("a\nb", r"'\\n'"), ("\udcff", r"'\\udcff'"), ("t\N{SNOWMAN}", "'.'")]
+)
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str, shown: str) -> None:
+    with pytest.raises(ClientError, match=f"^the token holds {shown}, a char") as caught:
+        Client("http://master", token)
+    assert "SPOTHOP_TOKEN" in caught.value.cure
+
+
+def _unasked(request: httpx.Request) -> httpx.Response:
+    raise AssertionError(f"asked {request.url}")
+
+
 # --- wrong answers ------------------------------------------------------------------------------
 
 
@@ -365,3 +412,9 @@ def test_a_master_home_of_its_own_is_where_the_token_is(home: Path) -> None:
 
 def test_the_token_is_not_printed_with_the_settings(home: Path) -> None:
     assert "local-token" not in repr(read_settings({"SPOTHOP_HOME": str(home)}))
+
+
+@pytest.mark.parametrize("name", ["SPOTHOP_HOME", "SPOTHOP_MASTER_HOME"])
+def test_the_home_of_a_user_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(ClientError, match=f"{name}: '~no such user/x'"):
+        read_settings({name: "~no such user/x"})

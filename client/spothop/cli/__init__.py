@@ -5,6 +5,7 @@ Exit codes: 0 success; 1 failure, or a followed job that did not succeed; 2 wron
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import cast
@@ -22,6 +23,9 @@ _UsageError, _CommandError = cast("list[type[Exception]]", typer.BadParameter.__
 
 def main() -> None:
     """The entry point of the `spothop` program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file name or a log may hold what it cannot
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(run(sys.argv[1:]))
     except BrokenPipeError:
@@ -32,8 +36,8 @@ def main() -> None:
 
 def run(arguments: list[str], session: Session | None = None) -> int:
     """Run one command; never raises for what a user or the network did. Returns the exit code."""
-    session = session or Session()
     try:
+        session = session or Session()
         code = app(arguments or ["--help"], prog_name="spothop", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else 0
     except typer.Exit as leave:

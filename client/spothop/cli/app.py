@@ -33,6 +33,12 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _notice(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise typer.BadParameter(f"{seconds:g} is no time; give seconds from 0 on")
+    return seconds
+
+
 @app.callback()
 def options(
     version: Annotated[
@@ -209,7 +215,8 @@ def preempt(
     context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="JOB|VM", help="A job, or the id of a VM.")],
     notice: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Grace period of the test.")
+        float | None,
+        typer.Option(callback=_notice, metavar="SECONDS", help="Grace period of the test."),
     ] = None,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Kill at once.")] = False,
     as_json: JsonOption = False,
@@ -245,10 +252,10 @@ def inject(
     ] = None,
     zone: Annotated[str | None, typer.Option(help="Which zone of the trace.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The same seed gives the same intervals.")
+        int | None, typer.Option(help="The same seed gives the same intervals.")
     ] = None,
     no_notice: Annotated[
-        float, typer.Option(min=0, max=1, metavar="P", help="Share of preemptions without notice.")
+        float, typer.Option(metavar="P", help="Share of preemptions without notice, 0 to 1.")
     ] = 0.0,
     stop: Annotated[bool, typer.Option("--stop", help="End what is under way.")] = False,
     as_json: JsonOption = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import secrets
 from pathlib import Path
 
@@ -31,12 +32,28 @@ def request(
         raise typer.BadParameter("give --mttp or --trace (or --stop), one of them")
     if zone is not None and trace is None:
         raise typer.BadParameter("--zone chooses a zone of a --trace")
-    return InjectRequest(
-        mttp_s=mean_lives(mttp) if mttp is not None else [],
-        lives_s=lives(trace, zone) if trace is not None else [],
-        seed=secrets.randbelow(2**31) if seed is None else seed,
-        no_notice=no_notice,
-    )
+    try:
+        return InjectRequest(
+            mttp_s=mean_lives(mttp) if mttp is not None else [],
+            lives_s=lives(trace, zone) if trace is not None else [],
+            seed=secrets.randbelow(2**31) if seed is None else seed,
+            no_notice=no_notice,
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        option = _OPTIONS[str(first["loc"][0])]
+        raise typer.BadParameter(
+            f"{option}: {reprlib.repr(first['input'])}: {first['msg'].removeprefix('Input ')}"
+        ) from None
+
+
+_OPTIONS = {
+    "mttp_s": "--mttp",
+    "lives_s": "--trace",
+    "seed": "--seed",
+    "no_notice": "--no-notice",
+}
+"""What a field of the request was given with."""
 
 
 def mean_lives(text: str) -> list[float]:
