@@ -146,7 +146,8 @@ def _key_problems(
     known = list(SECTIONS[section].model_fields)
     later = NOT_YET.get(section, ())
     for key, value in mapping.items():
-        field = f"{at}.{key}" if at else str(key)
+        part = _path_part(key) if isinstance(key, str) else f".{key}"
+        field = (at + part).lstrip(".")
         inner = f"{section}.{key}" if section else str(key)
         if key in later:
             yield FieldProblem(
@@ -187,6 +188,7 @@ def _problem(detail: ErrorDetails) -> FieldProblem:
 _FACTS = {
     "missing": "is missing",
     "string_type": "should be text",
+    "string_unicode": "holds half of a surrogate pair, which is no character",
     "dict_type": "should be keys and values",
     "model_type": "should be keys and values",
     "tuple_type": "should be a list",

@@ -31,6 +31,7 @@ _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d{1,6})?)s)?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
@@ -86,9 +87,14 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _no_nul(text: str) -> str:
+def _text(text: str) -> str:
     if "\0" in text:
-        raise _refuse("holds a NUL character", "no command or variable may hold one")
+        raise _refuse("holds a NUL character", "no command, path or variable may hold one")
+    if not text.isascii() and _SURROGATE.search(text):
+        raise _refuse(
+            "holds half of a surrogate pair, which is no character",
+            "write the character itself, or as \\U and its eight digits",
+        )
     return text
 
 
@@ -140,11 +146,12 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "minLength": 2}),
 ]
-Script = Annotated[str, AfterValidator(_no_nul)]
-StorageUrl = Annotated[str, AfterValidator(_url)]
+Text = Annotated[str, AfterValidator(_text)]
+Script = Text
+StorageUrl = Annotated[Text, AfterValidator(_url)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
-EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_no_nul)]
-DataFolder = Annotated[str, AfterValidator(inside)]
+EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_text)]
+DataFolder = Annotated[Text, AfterValidator(inside)]
 
 # --- the model ----------------------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class Section(BaseModel):
 
 class CheckpointSpec(Section):
     storage: StorageUrl | None = Field(None, description="where checkpoints go; default: master's")
-    init_from: Annotated[str, AfterValidator(_source)] | None = Field(
+    init_from: Annotated[Text, AfterValidator(_source)] | None = Field(
         None, description="an input checkpoint: a URL, or job:<id> for that job's newest one"
     )
     keep: int = Field(2, ge=1, strict=True, description="periodic checkpoints that stay")
@@ -191,10 +198,10 @@ class CheckpointSpec(Section):
 class PoolChoice(Section):
     """What a pool must match; a key that is not given matches all."""
 
-    cloud: str | None = Field(None, min_length=1, examples=["local"])
-    region: str | None = Field(None, min_length=1, examples=["us-east-1"])
-    zone: str | None = Field(None, min_length=1, examples=["us-east-1a"])
-    vm: str | None = Field(None, min_length=1, examples=["p3.2xlarge"])
+    cloud: Text | None = Field(None, min_length=1, examples=["local"])
+    region: Text | None = Field(None, min_length=1, examples=["us-east-1"])
+    zone: Text | None = Field(None, min_length=1, examples=["us-east-1a"])
+    vm: Text | None = Field(None, min_length=1, examples=["p3.2xlarge"])
 
 
 class ResourcesSpec(Section):
@@ -218,7 +225,7 @@ class JobSpec(Section):
     """One training job."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(examples=["mnist-small"])
-    code: str = Field(
+    code: Text = Field(
         ".", min_length=1, description="code directory, relative to the job file", examples=["."]
     )
     setup: Script = Field("", description="shell script before `run`, such as pip install")

@@ -132,6 +132,16 @@ def test_a_key_that_yaml_reads_as_something_else_is_named() -> None:
         (minimal(name="\N{ARABIC-INDIC DIGIT ONE}"), "name"),
         (minimal(run="  \n"), "run"),
         (minimal(run="a\0b"), "run"),
+        (minimal(run="a\ud800b"), "run"),
+        (minimal(setup="\udcff"), "setup"),
+        (minimal(code="\ud800"), "code"),
+        (minimal(code="a\0"), "code"),
+        (minimal(env={"A": "\ud800"}), "env.A"),
+        (minimal(data={"a\0": "s3://b"}), "data['a\\x00']"),
+        (minimal(data={"a": "s3://b/\ud800"}), "data.a"),
+        (minimal(checkpoint={"storage": "s3://b/\ud800"}), "checkpoint.storage"),
+        (minimal(checkpoint={"policy": "\ud800"}), "checkpoint.policy"),
+        (minimal(resources={"any_of": [{"zone": "\ud800"}]}), "resources.any_of[0].zone"),
         (minimal(setup=["a"]), "setup"),
         (minimal(code=""), "code"),
         (minimal(env={"A": True}), "env.A"),
@@ -166,6 +176,14 @@ def test_bad_values_are_refused_where_they_stand(spec: dict[Any, Any], field: st
 def test_a_problem_names_field_value_and_fact() -> None:
     assert str(problems(minimal(nodes=2))["nodes"]) == "nodes: 2: should be 1"
     assert str(problems({"name": "a"})["run"]) == "run: is missing"
+
+
+@pytest.mark.parametrize("section", ["", "checkpoint"])
+def test_a_key_of_half_characters_is_told_in_text_that_can_be_sent(section: str) -> None:
+    inner: dict[Any, Any] = {"\ud800": 1}
+    with pytest.raises(JobFileError) as caught:
+        jobfile.parse(minimal(**({section: inner} if section else inner)))
+    assert str(caught.value).encode().startswith(section.encode() + rb"['\ud800']: 1: unknown key")
 
 
 def test_a_long_value_is_shortened() -> None:
