@@ -19,13 +19,19 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 MAX_DURATION = timedelta(days=3650)
+MAX_TEXT_BYTES = 100_000
+"""Of a script, and of one variable with its name: Linux starts no program with an argument or
+variable of more than 128 KiB (MAX_ARG_STRLEN), and the agent adds a little."""
+MAX_ENV_BYTES = 500_000
+"""Of all variables together: arguments and environment share a quarter of the stack's 8 MiB."""
 
 _UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d{1,6})?)s)?", re.ASCII)
@@ -98,6 +104,35 @@ def _text(text: str) -> str:
     return text
 
 
+def _script(text: str) -> str:
+    if (size := len(text.encode())) > MAX_TEXT_BYTES:
+        raise _refuse(
+            f"has {size:,} bytes, more than {MAX_TEXT_BYTES:,}",
+            "put it into a file of the code directory, and run that",
+        )
+    return text
+
+
+def _env(variables: dict[str, str]) -> dict[str, str]:
+    sizes = {name: len(f"{name}={value}".encode()) for name, value in variables.items()}
+    cure = "put it into a file of the code directory, and read that"
+    too_long = [
+        InitErrorDetails(
+            type=_refuse(f"has {size:,} bytes with its name, more than {MAX_TEXT_BYTES:,}", cure),
+            loc=(name,),
+            input=variables[name],
+        )
+        for name, size in sizes.items()
+        if size > MAX_TEXT_BYTES
+    ]
+    if too_long:
+        raise ValidationError.from_exception_data("env", too_long)
+    if (total := sum(sizes.values())) > MAX_ENV_BYTES:
+        fact = f"has {total:,} bytes in {len(sizes)} variables, more than {MAX_ENV_BYTES:,}"
+        raise _refuse(fact, cure)
+    return variables
+
+
 def _env_name(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
         raise _refuse(
@@ -147,7 +182,7 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "minLength": 2}),
 ]
 Text = Annotated[str, AfterValidator(_text)]
-Script = Text
+Script = Annotated[Text, AfterValidator(_script)]
 StorageUrl = Annotated[Text, AfterValidator(_url)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_text)]
@@ -232,7 +267,9 @@ class JobSpec(Section):
     run: Annotated[Script, AfterValidator(_not_blank)] = Field(
         description="shell script that trains", examples=["python train.py"]
     )
-    env: dict[EnvName, EnvValue] = Field(default_factory=dict, examples=[{"EPOCHS": "3"}])
+    env: Annotated[dict[EnvName, EnvValue], AfterValidator(_env)] = Field(
+        default_factory=dict, examples=[{"EPOCHS": "3"}]
+    )
     data: dict[DataFolder, StorageUrl] = Field(
         default_factory=dict,
         description="folder below data/ -> URL it is filled from",

@@ -186,6 +186,35 @@ def test_a_key_of_half_characters_is_told_in_text_that_can_be_sent(section: str)
     assert str(caught.value).encode().startswith(section.encode() + rb"['\ud800']: 1: unknown key")
 
 
+@pytest.mark.parametrize(
+    ("spec", "field", "fact"),
+    [
+        (minimal(run="x" * 100_001), "run", "has 100,001 bytes"),
+        (minimal(setup="\N{SNOWMAN}" * 33_334), "setup", "has 100,002 bytes"),
+        (minimal(env={"A": "x", "BIG": "y" * 99_997}), "env.BIG", "has 100,001 bytes with its"),
+        (
+            minimal(env={f"V{i}": "x" * 83_331 for i in range(6)}),
+            "env",
+            "has 500,004 bytes in 6 variables, more than 500,000",
+        ),
+    ],
+)
+def test_what_no_program_can_be_started_with_is_refused(
+    spec: dict[Any, Any], field: str, fact: str
+) -> None:
+    ((found, problem),) = problems(spec).items()
+    assert found == field
+    assert fact in problem.fact
+    assert "a file of the code directory" in problem.cure
+
+
+def test_what_a_program_can_be_started_with_is_taken() -> None:
+    variables = {f"V{i}": "x" * 83_330 for i in range(5)} | {"V": "x" * 83_333}
+    longest = minimal(run="x" * 100_000, setup="x" * 100_000, env=variables)
+    assert jobfile.parse(longest).env == variables
+    assert jobfile.parse(minimal(env={"BIG": "y" * 99_996}))
+
+
 def test_a_long_value_is_shortened() -> None:
     assert len(problems(minimal(nodes="x" * 10_000))["nodes"].value) < 100
 
