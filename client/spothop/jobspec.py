@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -152,8 +153,15 @@ def _env_value(value: object) -> object:
 
 
 def _url(text: str) -> str:
+    cure = "write one such as s3://bucket/path or file:///path"
     if not _URL.fullmatch(text):
-        raise _refuse("is not a storage URL", "write one such as s3://bucket/path or file:///path")
+        raise _refuse("is not a storage URL", cure)
+    try:
+        path = urlsplit(text).path
+    except ValueError as error:  # such as brackets around what is no IPv6 address
+        raise _refuse(f"is not a storage URL: {error}", cure) from None
+    if "\0" in unquote(path):
+        raise _refuse("is not a storage URL: %00 is a NUL character", cure)
     return text
 
 
@@ -164,7 +172,7 @@ def _source(text: str) -> str:
         return text
     if not _URL.fullmatch(text):
         raise _refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
-    return text
+    return _url(text)
 
 
 def inside(text: str) -> str:

@@ -182,6 +182,7 @@ def start_master(machine: Machine, home: Path, *options: str) -> subprocess.Comp
         (["--port", "1", "--host", "0.0.0.0"], "host = 0.0.0.0: .*--insecure-public"),
         (["--port", "99999"], "port = 99999: .*less than or equal to 65535"),
         (["--storage-url", "foo://x"], "storage_url = foo://x: .*use s3://bucket"),
+        (["--storage-url", "s3://[x]/y"], "storage_url = .*x.*/y: .*use s3://bucket"),
         (["--storage-url", "file:///proc/nowhere"], "storage_url = .*cannot be made"),
         (["--local-cloud", "/nowhere.yaml"], "local cloud configuration /nowhere.yaml"),
         (["--database-url", "sqlite:////nowhere/x.db"], "database_url = .*may be written"),

@@ -171,6 +171,39 @@ def test_submit_says_what_is_wrong_with_the_job_file(master: HttpMaster) -> None
     assert "resources" in found.cure
 
 
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"checkpoint": {"storage": "s3://[my-bucket]/x"}}, "checkpoint.storage"),
+        ({"checkpoint": {"storage": "file:///tmp/%00x"}}, "checkpoint.storage"),
+        ({"checkpoint": {"storage": "foo://x"}}, "checkpoint.storage"),
+        ({"checkpoint": {"init_from": "s3://[my-bucket]/x"}}, "checkpoint.init_from"),
+        ({"checkpoint": {"init_from": "foo://x"}}, "checkpoint.init_from"),
+        ({"data": {"a": "file:///tmp/%00x"}}, "data.a"),
+        ({"data": {"a": "file://relative/x"}}, "data.a"),
+        ({"data": {"a": "foo://x"}}, "data.a"),
+    ],
+)
+def test_urls_that_name_nothing_are_refused_with_their_field(
+    master: HttpMaster, spec: dict[str, Any], field: str
+) -> None:
+    master.upload()
+    spec = {"name": "a", "run": "x", **spec}
+    body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
+    for answer in (master.post(JOBS, json=body), master.post("/api/v1/plan", json={"spec": spec})):
+        assert answer.status_code == 422, answer.text
+        found = Problem.model_validate(answer.json())
+        assert found.field == field
+        assert field in found.message
+        assert "s3://bucket/path" in found.cure
+
+
+def test_inputs_need_not_be_there_yet(master: HttpMaster, tmp_path: Path) -> None:
+    missing = (tmp_path / "later").as_uri()
+    master.submit(data={"a": "s3://bucket/x"}, checkpoint={"init_from": missing})
+    assert not (tmp_path / "later").exists()
+
+
 def test_submit_without_its_bundle_is_refused(master: HttpMaster) -> None:
     for bundle in ("0" * 64, "../../etc/passwd"):
         body = {"spec": {"name": "a", "run": "x"}, "bundle": bundle, "token": "t"}

@@ -19,6 +19,7 @@ from spothop.storage import (
     StorageError,
     StorageUnavailable,
     StorageUnsupported,
+    check_url,
     open_store,
     probe,
 )
@@ -65,7 +66,17 @@ def test_the_debug_dump_of_obstore_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["bogus://x", "file://relative/x", "no url at all", "s3://", "az://container"]
+    "url",
+    [
+        "bogus://x",
+        "file://relative/x",
+        "file:///tmp/%00x",
+        "file://[x]/y",
+        "no url at all",
+        "s3://",
+        "s3://[my-bucket]/x",
+        "az://container",
+    ],
 )
 def test_a_bad_url_says_field_value_and_cure(url: str) -> None:
     with pytest.raises(StorageBadUrl) as caught:
@@ -73,6 +84,18 @@ def test_a_bad_url_says_field_value_and_cure(url: str) -> None:
     assert caught.value.field == "checkpoint.storage"
     assert caught.value.value == url
     assert "s3://" in caught.value.cure
+
+
+@pytest.mark.parametrize("url", ["s3://[my-bucket]/x", "file:///tmp/%00x", "file://relative/x"])
+def test_a_check_of_the_url_alone_refuses_what_names_nothing(url: str) -> None:
+    with pytest.raises(StorageBadUrl, match="no usable storage URL"):
+        check_url(url)
+
+
+def test_a_check_of_the_url_alone_makes_nothing(tmp_path: Path) -> None:
+    check_url((tmp_path / "a").as_uri())
+    check_url("s3://bucket/x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_option_is_refused() -> None:

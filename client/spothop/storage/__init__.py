@@ -6,7 +6,7 @@ mapping.py   the only place that knows obstore's and the system's errors
 folder.py    `file://`: durable (synced) writes into a folder, standard library only
 hashing.py   SHA-256 beside a transfer
 remote.py    every other URL, through obstore
-opening.py   `open_store` and `probe`
+opening.py   `open_store`, `check_url` and `probe`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spothop.storage.errors import (
     UnsafePath,
 )
 from spothop.storage.folder import FolderStore
-from spothop.storage.opening import open_store, probe
+from spothop.storage.opening import check_url, open_store, probe
 from spothop.storage.remote import RemoteStore
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "StorageUnavailable",
     "StorageUnsupported",
     "UnsafePath",
+    "check_url",
     "open_store",
     "probe",
 ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import obstore.store
 
@@ -39,7 +39,8 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
     others to the store, as https://developmentseed.org/obstore/ names them. With `create` false a
     missing folder is a `StorageBadUrl` too.
     """
-    if urlsplit(spec.url).scheme == "file":
+    scheme = _parse(spec.url).scheme
+    if scheme == "file":
         return FolderStore(_folder(spec.url, create=create))
     client: dict[str, Any] = dict(_CLIENT)
     options = {}
@@ -49,7 +50,7 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
         else:
             options[name] = value
     arguments: dict[str, Any] = {"client_options": client, "retry_config": _RETRY, **options}
-    if urlsplit(spec.url).scheme == "memory":
+    if scheme == "memory":
         arguments = {}
     try:
         return RemoteStore(obstore.store.from_url(spec.url, **arguments), spec.url)
@@ -61,11 +62,31 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
         raise _bad(spec.url, f"an option among {sorted(options)} is unknown: {error}") from error
 
 
-def _folder(url: str, *, create: bool) -> Path:
-    parts = urlsplit(url)
+def check_url(url: str) -> None:
+    """Raises `StorageBadUrl` for what can never name anything; asks and makes nothing."""
+    if _parse(url).scheme == "file":
+        _path(url)
+
+
+def _parse(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # such as brackets around what is no IPv6 address
+        raise _bad(url, str(error)) from None
+
+
+def _path(url: str) -> Path:
+    parts = _parse(url)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise _bad(url, "a file URL needs three slashes and an absolute path")
-    folder = Path(unquote(parts.path))
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise _bad(url, "no path can hold a NUL character")
+    return Path(path)
+
+
+def _folder(url: str, *, create: bool) -> Path:
+    folder = _path(url)
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)
