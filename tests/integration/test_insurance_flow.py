@@ -41,7 +41,7 @@ def texts(world: World, job_id: str = "job-1") -> list[str]:
     return [e.text for e in world.events("insurance") if e.job_id == job_id]
 
 
-def lived(world: World, seconds: float, *, times: int = 1) -> None:
+def lived(world: World, seconds: float, *, times: int = 1, **more: object) -> None:
     """Lives of another job's VMs in zone `a`."""
     with world.db.begin() as session:
         for i in range(times):
@@ -49,6 +49,7 @@ def lived(world: World, seconds: float, *, times: int = 1) -> None:
                 Observation(
                     kind="life", cloud="fake", region="r", zone="a", vm_type="gpu", spot=True,
                     value=seconds, vm_id=f"other-{seconds}-{i}", at=world.clock(),
+                    **more,
                 )
             )  # fmt: skip
 
@@ -76,7 +77,7 @@ def test_static_saves_every_n_steps_from_what_was_saved(world: World) -> None:
     assert told is not None
     assert told.at_step == 55
     assert texts(world) == ["next insurance save at step 25: tau 12 s from stall 1 s, "
-                            "MTTP 3 h 00 (default), every 25 steps"]  # fmt: skip
+                            "MTTP 3 h 00 (no preemption seen yet), every 25 steps"]  # fmt: skip
 
 
 def test_none_never_insures_and_says_so_once(world: World) -> None:
@@ -143,8 +144,46 @@ def test_a_pool_where_vms_die_fast_is_insured_more_often(world: World) -> None:
     agent = training(world)
     told = insured(agent.train(10))
     assert told is not None
-    assert told.tau_s < 60  # by the stated default of 3 h alone: 260 s
+    assert told.tau_s < 100  # by the stated default of 3 h alone: 260 s
     assert "(30 lives)" in told.reason
+
+
+def test_from_30_lives_on_the_vms_age_counts(world: World) -> None:
+    """Young VMs die more here, and one that has passed that age is insured less often."""
+    for n in range(30):
+        lived(world, 10.0 + 10 * n)
+    for n in range(10):
+        lived(world, 40_000.0 + n)
+    agent = training(world)
+    young = insured(agent.train(10))
+    assert young is not None
+    assert "times the mean at the VM's age of" in young.reason
+    world.clock.advance(7_200)
+    agent.save()
+    old = insured(agent.train(10))
+    assert old is not None
+    assert "at the VM's age of 2 h 00" in old.reason
+    assert old.tau_s > 1.5 * young.tau_s
+
+
+def test_ends_that_nothing_announces_count_whatever_the_notices(world: World) -> None:
+    agent = training(world)
+    before = insured(agent.train(10))
+    lived(world, 900.0, times=12, evidence="silence", censored=True)
+    after = insured(agent.train(10))
+    assert before is not None
+    assert after is not None
+    assert after.tau_s < before.tau_s
+    assert "a failure each" in after.reason
+
+
+def test_thesis_insures_until_a_save_was_measured(world: World) -> None:
+    """The rule cannot tell before that an emergency save fits; the agent does the same."""
+    agent = training(world, policy="thesis")
+    told = insured(agent.train(10))
+    assert told is not None
+    assert "no save was measured yet" in told.reason
+    assert insured(agent.save()) is None  # measured: 0.5 + 0.2 + 0.4 < 4
 
 
 def test_every_outcome_of_a_preemption_is_recorded_with_its_evidence(world: World) -> None:

@@ -14,6 +14,7 @@ from spothop.policy.estimators import (
     DAY_S,
     Life,
     RatePrior,
+    failure_mean_s,
     kaplan_meier,
     median_life_s,
     notice_share,
@@ -174,3 +175,12 @@ def test_the_median_life() -> None:
 def test_survival_falls_from_1_and_stays_a_share(seen: list[Life]) -> None:
     shares = [1.0, *(point.share for point in kaplan_meier(seen))]
     assert all(0 <= b < a <= 1 for a, b in itertools.pairwise(shares))
+
+
+def test_failures_have_a_mean_of_their_own() -> None:
+    """Weakly drawn to the prior; none was seen, none is reckoned with."""
+    calm = [Life(duration_s=3_600.0, preempted=True)] * 10
+    assert failure_mean_s(calm, prior_exposure_s=10_800.0) is None
+    broken = [*calm, *[Life(duration_s=1_800.0, preempted=False, failed=True)] * 2]
+    found = failure_mean_s(broken, prior_exposure_s=10_800.0, half_life_s=None)
+    assert found == pytest.approx((10_800 + 39_600) / 2)

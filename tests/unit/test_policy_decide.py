@@ -151,7 +151,7 @@ def test_the_reason_names_the_figures() -> None:
         "tau 17 min from stall 2.5 s, MTTP 3 h 02 (41 lives), notice kept 95 %"
     )
     assert next_insurance("thesis-always", replace(m, lives=0), step=0).reason == (
-        "tau 237 s from stall 2.5 s, MTTP 3 h 02 (default), restart 294 s"
+        "tau 237 s from stall 2.5 s, MTTP 3 h 02 (no preemption seen yet), restart 294 s"
     )
 
 
@@ -214,3 +214,24 @@ def test_the_more_notices_are_kept_the_fewer_saves_are_made(
     assert few is not None
     assert many is not None
     assert few <= many * (1 + 1e-9)
+
+
+@settings(max_examples=100)
+@given(
+    sane_measures,
+    st.floats(0.3, 12),
+    st.floats(0, 100_000),
+    st.floats(100, 1e6),
+)
+def test_the_interval_is_what_the_mean_hazard_over_it_asks_for(
+    m: Measures, shape: float, age_s: float, mean_s: float
+) -> None:
+    """Also where the danger rises steeply, where repeating the formula flips for ever."""
+    m, law = replace(m, backup_s=0.0), Weibull.of_mean(mean_s, shape)
+    tau_s = next_insurance("notice-aware", m, step=0, age_s=age_s, hazard=law).tau_s
+    assert tau_s is not None
+    over_s = max(tau_s, age_s * 1e-9, 1e-9)
+    mean = (law.cumulative(age_s + over_s) - law.cumulative(age_s)) / over_s
+    constant = replace(m, mttp_s=1 / max(mean, 0.01 / m.mttp_s))
+    again_s = next_insurance("notice-aware", constant, step=0).tau_s
+    assert again_s == pytest.approx(tau_s, rel=0.01, abs=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop.policy.hazard import Piecewise, Weibull, fit_piecewise
+from spothop.policy.hazard import Piecewise, Weibull, fit_by_age, fit_piecewise
 
 positive = st.floats(1e-3, 1e6)
 
@@ -76,3 +76,28 @@ def test_fit_counts_a_censored_life_as_exposure_only() -> None:
 def test_fit_needs_a_preempted_life() -> None:
     with pytest.raises(ValueError, match="no preempted life"):
         fit_piecewise([(100.0, False)], ages_s=(0,))
+
+
+def test_the_danger_by_age_needs_thirty_deaths() -> None:
+    assert fit_by_age([(60.0, True)] * 29 + [(900.0, False)] * 50, mttp_s=100) is None
+    assert fit_by_age([(60.0, True)] * 30, mttp_s=100) is not None
+    assert fit_by_age([(0.0, True)] * 30, mttp_s=100) is None
+
+
+def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
+    """The bathtub of a maximum run time: calm for long, then all die."""
+    rng = random.Random(3)
+    lives = [(rng.uniform(0, 3_600), True) for _ in range(40)]
+    lives += [(rng.uniform(80_000, 86_400), True) for _ in range(160)]
+    mean_s = sum(s for s, _ in lives) / len(lives)
+    law, twice = (fit_by_age(lives, mttp_s=mttp_s) for mttp_s in (mean_s, mean_s / 2))
+    assert law is not None
+    assert twice is not None
+
+    def danger(law: Piecewise, a: float, b: float) -> float:
+        return mean_s * (law.cumulative(b) - law.cumulative(a)) / (b - a)
+
+    assert danger(law, 0, 3_600) > 1.5
+    assert danger(law, 10_000, 75_000) < 0.2
+    assert danger(law, 82_000, 86_400) > 5
+    assert danger(twice, 0, 3_600) == pytest.approx(2 * danger(law, 0, 3_600))

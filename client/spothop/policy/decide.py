@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from spothop.policy import intervals
@@ -16,7 +17,8 @@ Q_CAP = 0.98
 """No more trust in notices than this, however many were kept: insurance never vanishes."""
 
 _FARTHEST = 10**15  # steps; keeps at_step within 64 bits
-_HAZARD_ROUNDS = 4  # the interval and the mean hazard over it settle in 2 or 3
+_SETTLED = 1.001  # of an interval and the one that the mean hazard over it asks for
+_MOST_HALVINGS = 200
 _LEAST_HAZARD = 0.01  # of 1 / MTTP: a bin without deaths must not switch insurance off
 
 
@@ -50,11 +52,11 @@ def next_insurance(
         )
     if name == "thesis" and (rule := emergency(m)).fits:
         return _never(name, m, f"off, because {rule.reason}")
-    if name == "notice-aware":
-        tau_s = _notice_aware(m, age_s, hazard)
-    else:
-        tau_s = intervals.thesis(m.save_s, m.mttp_s, m.restart_s)
-    return _after(name, m, step, tau_s)
+    if name != "notice-aware":
+        return _after(name, m, step, intervals.thesis(m.save_s, m.mttp_s, m.restart_s))
+    tau_s, danger = _notice_aware(m, age_s, hazard)
+    decision = _after(name, m, step, tau_s)
+    return decision if danger is None else replace(decision, age_s=age_s, danger=danger)
 
 
 def emergency(m: Measures) -> EmergencyDecision:
@@ -89,24 +91,61 @@ def parse(policy: str) -> tuple[str, int | None]:
     return name, None
 
 
-def _notice_aware(m: Measures, age_s: float | None, hazard: Hazard | None) -> float:
+def _notice_aware(
+    m: Measures, age_s: float | None, hazard: Hazard | None
+) -> tuple[float, float | None]:
     """Only unprotected losses count: lambda_u = (1 - q) / M + 1 / M_f.
 
     First-order source: Aupy, Robert, Vivien, Zaidouni, "Checkpointing with fault prediction"
     (2012); the interval itself is exact for exponential losses. At least as long as a save takes
     to become durable: more than one image in flight would only queue (Vaidya 1997 for the rest).
+    With a hazard 1 / M gives way to its mean over the interval; the second answer is that mean, in
+    units of 1 / M.
     """
     q = min(max(m.notice_kept, 0.0), Q_CAP) * fit_share(m)
     failures = 0.0 if m.failure_s is None else 1 / max(m.failure_s, intervals.TINY_S)
     base = 1 / max(m.mttp_s, intervals.TINY_S)
-    tau_s = intervals.exact(m.stall, _mean((1 - q) * base + failures))
-    if hazard is not None and age_s is not None:
-        for _ in range(_HAZARD_ROUNDS):
-            over = max(tau_s, intervals.TINY_S)
-            rate = (hazard.cumulative(age_s + over) - hazard.cumulative(age_s)) / over
-            rate = max(rate, _LEAST_HAZARD * base)
-            tau_s = intervals.exact(m.stall, _mean((1 - q) * rate + failures))
-    return max(tau_s, min(m.backup_s, intervals.LONGEST_S))
+    shortest_s = min(m.backup_s, intervals.LONGEST_S)
+
+    def interval(rate: float) -> float:
+        return intervals.exact(m.stall, _mean((1 - q) * rate + failures))
+
+    tau_s = interval(base)
+    if hazard is None or age_s is None:
+        return max(tau_s, shortest_s), None
+    law, age = hazard, age_s
+
+    def mean_hazard(over_s: float) -> float:
+        over_s = max(over_s, intervals.TINY_S, age * 1e-9)  # else the difference has no digits
+        mean = (law.cumulative(age + over_s) - law.cumulative(age)) / over_s
+        return min(max(mean, _LEAST_HAZARD * base), 1 / intervals.TINY_S)
+
+    tau_s = _settled(tau_s, lambda over_s: interval(mean_hazard(over_s)))
+    return max(tau_s, shortest_s), mean_hazard(tau_s) / base
+
+
+def _settled(guess_s: float, answer: Callable[[float], float]) -> float:
+    """The interval that is its own answer.
+
+    By halving a bracket: repeating alone flips for ever between a long and a short interval where
+    the danger rises, for the longer one sees more of it.
+    """
+    low, high = sorted((max(guess_s, intervals.TINY_S), max(answer(guess_s), intervals.TINY_S)))
+    for _ in range(_MOST_HALVINGS):
+        if high >= intervals.LONGEST_S or answer(high) <= high:
+            break
+        low, high = high, 2 * high
+    for _ in range(_MOST_HALVINGS):
+        if low <= intervals.TINY_S or answer(low) >= low:
+            break
+        low, high = low / 2, low
+    while high > low * _SETTLED:
+        middle = math.sqrt(low * high)
+        if answer(middle) > middle:
+            low = middle
+        else:
+            high = middle
+    return min(high, intervals.LONGEST_S)
 
 
 def _mean(rate: float) -> float:

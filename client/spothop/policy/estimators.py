@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from spothop.policy.special import beta_quantile, gamma_quantile
@@ -30,6 +30,8 @@ class Life:
     """False: censored. We ended it, it fell silent, or it is still alive."""
     ended_ago_s: float = 0.0
     """0 for a VM that is still alive."""
+    failed: bool = False
+    """It broke or fell silent: an end without any notice, which is no preemption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,19 @@ def preemption_rate(
         exposure_s=weaken * exposure_s + own_exposure_s,
         lives=sum(life.preempted for life in mine),
     )
+
+
+def failure_mean_s(
+    lives: Iterable[Life], *, prior_exposure_s: float, half_life_s: float | None = DAY_S
+) -> float | None:
+    """M_f: mean time between ends that no notice announces; None where none was seen.
+
+    Faded like preemptions, and drawn up by `prior_exposure_s` without one, so that a single
+    failure in a short history is no catastrophe.
+    """
+    ends = [replace(life, preempted=life.failed) for life in lives]
+    events, exposure_s = _evidence(ends, half_life_s)
+    return (prior_exposure_s + exposure_s) / events if events > 0 else None
 
 
 def notice_share(

@@ -15,6 +15,9 @@ from itertools import pairwise
 from typing import Protocol
 
 _LARGEST = 700.0  # e to it is still a float
+FEWEST_DEATHS = 30
+"""Preemptions from which the danger of an age is told from chance."""
+_DEATHS_A_BIN, _MOST_BINS = 10, 8
 
 
 class Hazard(Protocol):
@@ -89,3 +92,21 @@ def fit_piecewise(
         died = sum(p for s, p in seen if low <= s < high)
         rates.append((died + prior_deaths) / (exposure + prior_deaths / overall))
     return Piecewise(tuple(ages_s), tuple(rates))
+
+
+def fit_by_age(lives: Iterable[tuple[float, bool]], *, mttp_s: float) -> Piecewise | None:
+    """How the danger depends on the age in these lives, at the level of `mttp_s`.
+
+    The shape is that of a whole region, the level that of one zone. Bins hold equally many deaths:
+    narrow where VMs die, as at the end of a maximum run time. None with fewer than `FEWEST_DEATHS`.
+    """
+    seen = [(max(s, 0.0), preempted) for s, preempted in lives]
+    died = sorted(s for s, preempted in seen if preempted)
+    exposure_s = sum(s for s, _ in seen)
+    if len(died) < FEWEST_DEATHS or exposure_s <= 0:
+        return None
+    bins = min(_MOST_BINS, len(died) // _DEATHS_A_BIN)
+    edges = sorted({0.0, *(died[len(died) * i // bins] for i in range(1, bins))})
+    fitted = fit_piecewise(seen, ages_s=edges)
+    scale = exposure_s / len(died) / max(mttp_s, 1e-9)
+    return Piecewise(fitted.ages_s, tuple(rate * scale for rate in fitted.rates))

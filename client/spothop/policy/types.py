@@ -60,6 +60,10 @@ class InsuranceDecision:
     measures: Measures
     because: str = ""
     """Why there is no interval, or what else moved it."""
+    age_s: float | None = None
+    """Of the VM, where its age counted."""
+    danger: float | None = None
+    """Mean hazard over the interval at this age, in units of 1 / MTTP."""
 
     @property
     def reason(self) -> str:
@@ -67,7 +71,7 @@ class InsuranceDecision:
         if self.tau_s is None:
             return self.because
         m = self.measures
-        lives = f"{m.lives} lives" if m.lives else "default"
+        lives = f"{m.lives} lives" if m.lives else "no preemption seen yet"
         parts = [
             f"tau {duration(self.tau_s)} from stall {duration(m.stall)}",
             f"MTTP {duration(m.mttp_s)} ({lives})",
@@ -76,6 +80,11 @@ class InsuranceDecision:
             parts.append(f"restart {duration(m.restart_s)}")
         elif self.policy == "notice-aware":
             parts.append(f"notice kept {100 * m.notice_kept:.0f} %")
+        if self.danger is not None and self.age_s is not None:
+            age = duration(self.age_s)
+            parts.append(f"danger {self.danger:.2g} times the mean at the VM's age of {age}")
+        if self.policy == "notice-aware" and m.failure_s is not None:
+            parts.append(f"a failure each {duration(m.failure_s)}")
         if self.because:
             parts.append(self.because)
         return ", ".join(parts)

@@ -7,12 +7,11 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.policy import next_insurance
 from spothop.wire import Assignment, InitFrom, PolicyParams, StorageSpec
 from spothop_master.store import insurance
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
-from spothop_master.store.schema import Attempt, Job, Observation, VmRow
+from spothop_master.store.schema import Attempt, Job, VmRow
 
 
 def build(
@@ -62,19 +61,18 @@ def _init_from(session: Session, source: str | None) -> InitFrom | None:
 
 
 def _policy(session: Session, vm: VmRow, job: Job, priors: Priors, now: datetime) -> PolicyParams:
-    figures = insurance.of_job(session, vm, job, priors, now=now)
-    name = insurance.policy_of(job)
-    tau_s = next_insurance(name, figures, step=0).tau_s
-    saved = select(Observation.id).where(Observation.kind == "save", Observation.job_id == job.id)
-    measured = session.scalar(saved.limit(1)) is not None
+    known = insurance.of_job(session, vm, job, priors, now=now)
+    figures, name = known.measures, insurance.policy_of(job)
+    age_s = insurance.age_s(vm, now)
+    tau_s = insurance.decide(name, known, step=0, age_s=age_s).tau_s
     fields = PolicyParams.model_fields
     return PolicyParams(
         policy=name,
         grace_s=vm.grace_s,
         # the thesis's rule has none
         margin_s=0.0 if name == "thesis" else fields["margin_s"].default,
-        save_s=figures.save_s if measured else None,
-        backup_s=figures.backup_s if measured else None,
+        save_s=figures.save_s if known.saved else None,
+        backup_s=figures.backup_s if known.saved else None,
         step_s=figures.step_s or None,
         first_tau_s=tau_s if tau_s else fields["first_tau_s"].default,
     )

@@ -7,19 +7,22 @@ events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.policy import InsuranceDecision, Measures, next_insurance
+from spothop.policy import InsuranceDecision, next_insurance
 from spothop.wire import Insurance
 from spothop_master.store import life, statistics
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
+from spothop_master.store.statistics import Known
 from spothop_master.store.vms import pool_of
 
+UNMEASURED = "no save was measured yet"
 MATERIAL = 0.25
 """A relative change of tau, against what was last told, that is worth an event."""
 
@@ -56,9 +59,9 @@ def refresh(
         )
 
 
-def of_job(session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime) -> Measures:
+def of_job(session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime) -> Known:
     """What the job's policy is given, on this VM."""
-    return statistics.measures(
+    return statistics.known(
         session,
         pool_of(vm),
         job.id,
@@ -77,8 +80,23 @@ def policy_of(job: Job) -> str:
 def _decide(
     session: Session, job: Job, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
 ) -> InsuranceDecision:
-    figures = of_job(session, vm, job, priors, now=now)
-    return next_insurance(policy_of(job), figures, step=_newest_saved(session, attempt))
+    step, at = _newest_saved(session, attempt)
+    known = of_job(session, vm, job, priors, now=now)
+    return decide(policy_of(job), known, step=step, age_s=age_s(vm, at or now))
+
+
+def decide(policy: str, known: Known, *, step: int, age_s: float) -> InsuranceDecision:
+    """The policy's answer. `thesis` cannot tell that an emergency save fits before one was
+    measured: until then it insures, and says so."""
+    if policy == "thesis" and not known.saved:
+        answer = next_insurance("thesis-always", known.measures, step=step)
+        return replace(answer, policy=policy, because=answer.because or UNMEASURED)
+    return next_insurance(policy, known.measures, step=step, age_s=age_s, hazard=known.hazard)
+
+
+def age_s(vm: VmRow, at: datetime) -> float:
+    """Of the VM at that moment; 0 before it ran."""
+    return max(0.0, (at - vm.running_at).total_seconds()) if vm.running_at is not None else 0.0
 
 
 def _as_told(decision: InsuranceDecision) -> Insurance | None:
@@ -87,14 +105,17 @@ def _as_told(decision: InsuranceDecision) -> Insurance | None:
     return Insurance(at_step=decision.at_step, tau_s=decision.tau_s, reason=decision.reason)
 
 
-def _newest_saved(session: Session, attempt: Attempt) -> int:
-    """Where the interval begins: every save re-arms it, and so does a restore."""
-    saved = session.scalar(
-        select(func.max(Checkpoint.step)).where(
-            Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number
-        )
-    )
-    return max(saved or 0, attempt.restored_step or 0)
+def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | None]:
+    """Where and when the interval begins: every save re-arms it, and so does a restore."""
+    saved = session.execute(
+        select(Checkpoint.step, Checkpoint.committed_at)
+        .where(Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number)
+        .order_by(Checkpoint.step.desc())
+        .limit(1)
+    ).first()
+    if saved is None:
+        return attempt.restored_step or 0, attempt.started_at
+    return max(saved.step, attempt.restored_step or 0), saved.committed_at
 
 
 def _last_told(session: Session, job: Job) -> float | None:

@@ -159,9 +159,8 @@ def emergency(session: Session, vm: VmRow, attempt: Attempt, *, now: datetime) -
 
 
 def _was_to_fit(vm: VmRow, attempt: Attempt) -> bool:
-    """As the agent said at the notice; without one, by the attempt's own figures. In doubt it was:
-    a lost notice is then not overlooked."""
-    if attempt.notice_fits is not None:
-        return attempt.notice_fits
+    """Within the grace period that the pool promises, as `policy.fit_share` reckons: a notice that
+    came later than promised is the pool's fault, and counts. In doubt it was to fit: a lost notice
+    is then not overlooked."""
     figures = (attempt.step_s or 0.0, attempt.save_s or 0.0, attempt.backup_s or 0.0)
     return sum(figures) < vm.grace_s

@@ -27,11 +27,13 @@ from spothop.policy.estimators import (
     RatePosterior,
     RatePrior,
     Survival,
+    failure_mean_s,
     kaplan_meier,
     median_life_s,
     notice_share,
     preemption_rate,
 )
+from spothop.policy.hazard import Hazard, fit_by_age
 from spothop.wire import Pool
 from spothop_master.store.observations import Priors, prior_mttp_s
 from spothop_master.store.schema import Attempt, Observation, VmRow
@@ -42,6 +44,8 @@ MOST_LIVES = 5_000
 """Newest lives that are read of all zones of one region."""
 FEWEST_LIVES = 2
 """Preemptions from which a survival curve is reported."""
+FAILURES = ("silence", "cloud")
+"""Evidence of a censored life that ended without us: it fell silent, or broke."""
 _LONGEST_S = 3e9
 """A century; keeps dates within what the calendar can say."""
 
@@ -90,6 +94,21 @@ class PoolFigures:
     def notice(self) -> NoticePosterior:
         lost = self.notices - self.kept
         return notice_share([True] * self.kept + [False] * lost)
+
+    @property
+    def failure_s(self) -> float | None:
+        """M_f of the region: mean time between ends that nothing announced."""
+        return failure_mean_s(
+            [*self.own, *self.neighbours],
+            prior_exposure_s=self.prior_mttp_s,
+            half_life_s=self.half_life_s,
+        )
+
+    @property
+    def hazard(self) -> Hazard | None:
+        """The danger by age: its shape from the region, its level from the zone's own M."""
+        lives = [(life.duration_s, life.preempted) for life in (*self.own, *self.neighbours)]
+        return fit_by_age(lives, mttp_s=self.rate.mttp_s)
 
     @property
     def survival(self) -> list[Survival]:
@@ -152,7 +171,18 @@ def of_pools(
     return {pool: _figures(pool, read[region_of(pool)], priors) for pool in wanted}
 
 
-def measures(
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a policy is given."""
+
+    measures: Measures
+    hazard: Hazard | None
+    """None with fewer than 30 preemptions in the region, and for other policies."""
+    saved: bool
+    """Delta and beta were measured; else they are stated defaults."""
+
+
+def known(
     session: Session,
     pool: Pool,
     job_id: str | None,
@@ -161,22 +191,28 @@ def measures(
     policy: str,
     now: datetime,
     grace_s: float = 0.0,
-) -> Measures:
+) -> Known:
     """M, R and q of the pool as `policy` takes them; delta, beta and T of the job, if there is one.
 
     `lives` counts the preemptions of the region: they are behind M under either policy.
     """
-    known = of_pools(session, [pool], priors, now=now)[pool]
-    save_s, backup_s = _of_job(session, job_id, priors)
-    return Measures(
+    figures = of_pools(session, [pool], priors, now=now)[pool]
+    save_s, backup_s = _of_job(session, job_id)
+    ours = not policy.startswith("thesis")
+    measures = Measures(
         step_s=_newest_step_s(session, job_id) or 0.0,
-        save_s=save_s,
-        backup_s=backup_s,
-        mttp_s=known.plain_mttp_s if policy.startswith("thesis") else known.rate.mttp_s,
-        restart_s=known.restart_s,
+        save_s=priors.prior_save_s if save_s is None else save_s,
+        backup_s=priors.prior_backup_s if backup_s is None else backup_s,
+        mttp_s=figures.rate.mttp_s if ours else figures.plain_mttp_s,
+        restart_s=figures.restart_s,
         grace_s=grace_s,
-        notice_kept=known.notice.mean,
-        lives=known.region_lives,
+        notice_kept=figures.notice.mean,
+        lives=figures.region_lives,
+        failure_s=figures.failure_s if ours else None,
+    )
+    hazard = figures.hazard if policy == "notice-aware" else None
+    return Known(
+        measures=measures, hazard=hazard, saved=save_s is not None and backup_s is not None
     )
 
 
@@ -233,14 +269,18 @@ def _read_lives(
     o = Observation
     since = now - timedelta(seconds=min(FADED_HALF_LIVES * half_life_s, _LONGEST_S))
     rows = session.execute(
-        select(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.value, o.censored, o.at)
+        select(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.value, o.censored, o.evidence, o.at)
         .where(o.kind == "life", o.at >= since, _within(o, regions))
         .order_by(o.at.desc(), o.id.desc())
         .limit(MOST_LIVES * len(regions))
     )
-    for *region, name, value, censored, at in rows:
-        ago_s = max(0.0, (now - at).total_seconds())
-        life = Life(duration_s=max(0.0, value), preempted=not censored, ended_ago_s=ago_s)
+    for *region, name, value, censored, evidence, at in rows:
+        life = Life(
+            duration_s=max(0.0, value),
+            preempted=not censored,
+            ended_ago_s=max(0.0, (now - at).total_seconds()),
+            failed=censored and evidence in FAILURES,
+        )
         _zone(read, region, name).lives.append(life)
 
 
@@ -275,8 +315,8 @@ def _within(
     return tuple_(*columns).in_(wanted)
 
 
-def _of_job(session: Session, job_id: str | None, priors: Priors) -> tuple[float, float]:
-    """Mean delta and beta of the job, stated defaults where it has none."""
+def _of_job(session: Session, job_id: str | None) -> tuple[float | None, float | None]:
+    """Mean delta and beta of the job, where it has any."""
     means: dict[str, float] = {}
     if job_id is not None:
         rows = session.execute(
@@ -285,7 +325,7 @@ def _of_job(session: Session, job_id: str | None, priors: Priors) -> tuple[float
             .group_by(Observation.kind)
         )
         means = {row[0]: float(row[1]) for row in rows}
-    return means.get("save", priors.prior_save_s), means.get("backup", priors.prior_backup_s)
+    return means.get("save"), means.get("backup")
 
 
 def _newest_step_s(session: Session, job_id: str | None) -> float | None:
