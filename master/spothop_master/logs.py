@@ -53,6 +53,8 @@ class Logs:
 
     def read(self, job: str, attempt: int, *, offset: int, limit: int = 256 * 1024) -> Piece:
         """At most `limit` bytes from `offset` on; a multi-byte character is never cut in two."""
+        if offset >= self.size(job, attempt):  # far beyond, some file systems refuse the seek
+            return Piece(data=b"", next_offset=offset)
         try:
             with self._path(job, attempt).open("rb") as file:
                 file.seek(offset)

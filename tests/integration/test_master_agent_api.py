@@ -67,6 +67,8 @@ def test_malformed_messages_name_the_field(master: HttpMaster) -> None:
     assert "reports.0.report" in answer.json()["field"]
     raw = master.post("/agent/v1/sync", content=b"not json", token=agent.session)
     assert error(raw, 422) == "invalid_request"
+    nested = master.post("/agent/v1/sync", content=b"[" * 100_000, token=agent.session)
+    assert error(nested, 422) == "invalid_request"
 
 
 def test_a_session_is_for_its_own_vm_alone(master: HttpMaster) -> None:

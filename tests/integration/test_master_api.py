@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import stat
 from collections.abc import Iterator
@@ -248,6 +249,44 @@ def test_validation_errors_name_field_value_and_cure(master: HttpMaster) -> None
     assert "JSON" in problem(broken, 422, "invalid_request").message
 
 
+@pytest.mark.parametrize("number", [10**20 - 1, 2**63])
+@pytest.mark.parametrize(
+    ("route", "field"), [("events", "after"), ("logs", "offset"), ("logs", "attempt")]
+)
+def test_numbers_that_nothing_counts_up_to_are_refused(
+    master: HttpMaster, route: str, field: str, number: int
+) -> None:
+    job = master.submit()["id"]
+    answer = master.get(f"{JOBS}/{job}/{route}", params={field: number})
+    found = problem(answer, 422, "invalid_request")
+    assert found.field == field
+    assert str(number) in found.message
+
+
+def test_the_greatest_numbers_are_beyond_the_end(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.post_log(b"epoch 1", offset=0)
+    most = 2**63 - 1
+    assert master.get(f"{JOBS}/mnist/events", params={"after": most}).json() == []
+    answer = master.get(f"{JOBS}/mnist/logs", params={"offset": most})
+    assert (answer.content, answer.headers["X-Next-Offset"]) == (b"", str(most))
+    assert agent.post_log(b"x", offset=most).json() == {"next_offset": 7}
+    problem(agent.post_log(b"x", offset=most + 1), 422, "invalid_request")
+    problem(agent.post_log(b"x", offset=0, attempt=most + 1), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("token", "\ud800"), ("token", "a\0"), ("token", "x" * 65), ("bundle", "\ud800")],
+)
+def test_what_no_database_can_hold_is_refused(master: HttpMaster, field: str, value: str) -> None:
+    master.upload()
+    spec = {"name": "a", "run": "x"}
+    body = json.dumps({"spec": spec, "bundle": BUNDLE_SHA256, "token": "t", field: value})
+    answer = master.post(JOBS, content=body, headers={"content-type": "application/json"})
+    assert problem(answer, 422, "invalid_request").field == field
+
+
 def test_unknown_routes_and_methods_are_problems_too(master: HttpMaster) -> None:
     problem(master.get("/api/v1/nothing"), 404, "no_such_route")
     problem(master.call("DELETE", JOBS), 405, "wrong_method")
@@ -408,4 +447,6 @@ def test_preempt_refuses_what_makes_no_sense(master: HttpMaster) -> None:
     problem(master.post("/api/v1/vms/vm-0/preempt"), 404, "no_such_vm")
     agent = master.joined(name="other")
     answer = master.post(f"/api/v1/vms/{agent.vm}/preempt", json={"notice_s": -1})
+    assert problem(answer, 422, "invalid_request").field == "notice_s"
+    answer = master.post(f"/api/v1/vms/{agent.vm}/preempt", json={"notice_s": 1e300})
     assert problem(answer, 422, "invalid_request").field == "notice_s"

@@ -96,6 +96,7 @@ def test_reading_goes_on_from_the_next_offset(logs: Logs) -> None:
     assert (first.data, first.next_offset) == (b"0123", 4)
     assert logs.read("job", 2, offset=4).data == b"456789"
     assert logs.read("job", 2, offset=10).data == b""
+    assert logs.read("job", 2, offset=2**63 - 1).data == b""
     assert logs.read("other", 1, offset=5).next_offset == 5
 
 

@@ -50,9 +50,9 @@ class PlanReply(BaseModel):
 class SubmitRequest(Strict):
     spec: dict[str, Any]
     """The job file as a mapping; validated as `spothop.jobfile.JobSpec`."""
-    bundle: str
+    bundle: str = Field(min_length=1)
     """SHA-256 of a bundle the master already has (PUT `/api/v1/bundles/<sha256>`)."""
-    token: str
+    token: str = Field(pattern="^[!-~]{1,64}$")
     """Chosen by the client: submitting twice with the same token makes one job."""
 
 

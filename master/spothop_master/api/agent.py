@@ -17,7 +17,7 @@ from spothop.wire import PROTOCOL, JoinReply, JoinRequest, LogReply, Strict, Syn
 from spothop_master.agent_sessions import VmSession, vm_is_over
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
-from spothop_master.api.deps import Bearer, Here
+from spothop_master.api.deps import MOST, Bearer, Count, Here
 from spothop_master.core.states import VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash
@@ -75,8 +75,8 @@ async def post_log(
     request: Request,
     services: Here,
     token: Bearer,
-    attempt: Annotated[int, Query(ge=1)],
-    offset: Annotated[int, Query(ge=0)],
+    attempt: Annotated[int, Query(ge=1, le=MOST)],
+    offset: Count,
 ) -> LogReply:
     """Raw bytes that begin at `offset`; the answer says where the next chunk has to begin."""
     known = await _session(services, token)
@@ -198,7 +198,7 @@ async def _read(request: Request, model: type[Message]) -> Message:
     unknown to us, and it should learn that its version is the reason."""
     try:
         body = json.loads(await request.body())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ApiError(
             422, "invalid_request", f"the body is not JSON: {error}", "send JSON"
         ) from None

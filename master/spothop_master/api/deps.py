@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Query, Request
 
 from spothop_master.problems import ApiError, read_only
 from spothop_master.security import Principal
 from spothop_master.services import Services
 
 UNAUTHORIZED = "set SPOTHOP_TOKEN; the first token is in the file admin.token of the master's home"
+
+
+MOST = 2**63 - 1
+"""What databases and file systems count up to; a greater number in a query is refused."""
+
+Count = Annotated[int, Query(ge=0, le=MOST)]
 
 
 def services_of(request: Request) -> Services:

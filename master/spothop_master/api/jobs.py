@@ -14,7 +14,7 @@ from spothop.jobspec import JobSpec
 from spothop.wire import EventView, JobDetail, JobView, SubmitRequest
 from spothop_master import bundles
 from spothop_master.api.bundles import no_such_bundle
-from spothop_master.api.deps import Here, Reader, Writer
+from spothop_master.api.deps import Count, Here, Reader, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
@@ -119,7 +119,7 @@ async def get_events(
     ref: str,
     services: Here,
     user: Reader,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Count = 0,
     wait_s: Wait = 0,
 ) -> list[EventView]:
     """Those with an id above `after`; waits up to `wait_s` seconds for the first one."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop_master.api.deps import Here, Reader
+from spothop_master.api.deps import Count, Here, Reader
 from spothop_master.api.jobs import Wait
 from spothop_master.api.lookup import job_for
 from spothop_master.api.polling import poll
@@ -40,8 +39,8 @@ async def get_logs(
     ref: str,
     services: Here,
     user: Reader,
-    attempt: Annotated[int, Query(ge=0)] = 0,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    attempt: Count = 0,
+    offset: Count = 0,
     wait_s: Wait = 0,
 ) -> Response:
     """Plain text from `offset` (bytes) on. `attempt` 0 is the newest one that wrote anything.

@@ -20,6 +20,8 @@ from spothop_master.store.schema import Attempt, VmRow
 router = APIRouter(prefix="/api/v1", tags=["vms"])
 
 PROMISED = PreemptRequest()
+LONGEST_NOTICE_S = 1e9
+"""Thirty years; keeps dates within what the calendar can say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +74,12 @@ def preempt_job(
 
 def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmView:
     """Calls the cloud: outside any session (I4)."""
-    if request.notice_s is not None and not 0 <= request.notice_s < float("inf"):
+    if request.notice_s is not None and not 0 <= request.notice_s <= LONGEST_NOTICE_S:
         raise ApiError(
             422,
             "invalid_request",
-            f"notice_s: {request.notice_s} is no time",
-            "give seconds from 0 on, or leave it out for what the pool promises",
+            f"notice_s: {request.notice_s:g} is no time from 0 to {LONGEST_NOTICE_S:g} s",
+            "give seconds, or leave it out for what the pool promises",
             field="notice_s",
         )
     if target.cloud_id is None or target.state in ("requested", "terminating", "terminated"):
