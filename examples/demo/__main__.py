@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 
-from conductor import HOPPED, OVER, STRAIGHT, Conductor
+from conductor import HOPPED, STRAIGHT, Conductor
+from interrupts import Interrupts
 from machine import DemoError, Machine
 from plan import Preemption
 from report import Report, broken_promises, compute, table
-from screen import Screen
+from screen import Screen, say
 from spothop import bundle, jobfile
 from spothop.errors import ClientError
 from spothop.sdk import Client
@@ -82,27 +83,38 @@ def compare(client: Client, jobs: dict[str, str], folder: Path) -> tuple[str, st
     return hashes[HOPPED], hashes[STRAIGHT]
 
 
-def train(console: Console, machine: Machine, args: argparse.Namespace) -> Outcome:
-    """Run both jobs to their ends and compute the report."""
-    with machine.client() as client:
-        console.print(
-            INTRO.format(url=machine.url, token=shown(machine.token_file)), highlight=False
-        )
-        jobs = submit_both(client, args.steps)
-        with Screen(console, steps=args.steps) as screen:
-            conductor = Conductor(client, jobs, screen, seed=args.seed)
+def run(
+    console: Console, machine: Machine, interrupts: Interrupts, args: argparse.Namespace
+) -> Outcome:
+    """Train on a machine of our own, which is gone afterwards, whatever happens."""
+    with machine:
+        with machine.client() as client:
+            console.print(INTRO.format(url=machine.url, token=shown(machine.token_file)))
             try:
-                conductor.run(deadline_s=args.deadline)
+                report, hopped, preemptions = train(console, client, machine.home, args)
             except BaseException:
-                cancel(client, jobs)
+                interrupts.ignore()
+                say(console, "cleaning up: ending the VMs and the master; up to half a minute ...")
+                cancel(client)
                 raise
-        details = {title: client.job(job) for title, job in jobs.items()}
-        for title, job in details.items():
-            if job.state != "succeeded":
-                raise DemoError(f"the {title} run is {job.state}: {job.reason}\n{job.log_tail}")
-        weights = compare(client, jobs, machine.home / "download")
-        wait_for_vms(client, jobs)
-        details = {title: client.job(job) for title, job in jobs.items()}
+        interrupts.ignore()
+        left = machine.stop()
+    return replace(report, processes_left=left), hopped, preemptions
+
+
+def train(console: Console, client: Client, home: Path, args: argparse.Namespace) -> Outcome:
+    """Run both jobs to their ends and compute the report."""
+    jobs = submit_both(client, args.steps)
+    with Screen(console, steps=args.steps) as screen:
+        conductor = Conductor(client, jobs, screen, seed=args.seed)
+        conductor.run(deadline_s=args.deadline)
+    details = {title: client.job(job) for title, job in jobs.items()}
+    for title, job in details.items():
+        if job.state != "succeeded":
+            raise DemoError(f"the {title} run is {job.state}: {job.reason}\n{job.log_tail}")
+    weights = compare(client, jobs, home / "download")
+    wait_for_vms(client, list(jobs.values()))
+    details = {title: client.job(job) for title, job in jobs.items()}
     report = compute(
         details[HOPPED], details[STRAIGHT], conductor.preemptions, conductor.released, weights
     )
@@ -114,13 +126,11 @@ def shown(path: Path) -> str:
     return os.path.relpath(path)
 
 
-def wait_for_vms(client: Client, jobs: dict[str, str], *, deadline_s: float = 20.0) -> None:
+def wait_for_vms(client: Client, jobs: list[str], *, deadline_s: float = 20.0) -> None:
     """Until the cloud has confirmed the end of every VM. Raises DemoError at the deadline."""
     until = time.monotonic() + deadline_s
     while True:
-        left = [
-            vm.id for job in jobs.values() for vm in client.job(job).vms if vm.state != "terminated"
-        ]
+        left = [vm.id for job in jobs for vm in client.job(job).vms if vm.state != "terminated"]
         if not left:
             return
         if time.monotonic() > until:
@@ -128,35 +138,31 @@ def wait_for_vms(client: Client, jobs: dict[str, str], *, deadline_s: float = 20
         time.sleep(0.1)
 
 
-def cancel(client: Client, jobs: dict[str, str]) -> None:
-    """Leave nothing behind on the way out: cancel what runs, wait for the VMs' ends."""
-    for job in jobs.values():
-        if client.job(job).state not in OVER:
-            client.cancel(job)
-    wait_for_vms(client, jobs)
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def cancel(client: Client) -> None:
+    """Have the master end jobs and VMs in order; `Machine.stop` kills what this leaves."""
+    with suppress(DemoError, ClientError):
+        jobs = [job.id for job in client.jobs()]
+        for job in jobs:
+            with suppress(ClientError):  # it may have ended just now
+                client.cancel(job)
+        wait_for_vms(client, jobs)
 
 
 def main() -> int:
     args = arguments()
-    signal.signal(signal.SIGTERM, interrupt)
     console = Console(highlight=False)
     machine = Machine(args.home.resolve())
-    try:
-        with machine:
-            report, hopped, preemptions = train(console, machine, args)
-            left = machine.stop()
-        report = replace(report, processes_left=left)
-    except KeyboardInterrupt:
-        console.print("interrupted; every process was ended")
-        return 130
-    except (DemoError, ClientError) as error:
-        console.print(f"[red]error:[/red] {error}")
-        console.print(f"cure: see {machine.home / 'master.log'}; run `make demo` again")
-        return 1
+    with Interrupts() as interrupts:
+        try:
+            report, hopped, preemptions = run(console, machine, interrupts, args)
+        except KeyboardInterrupt:
+            machine.stop()  # again: the signal may have hit the machine's start or its end
+            say(console, "interrupted; every process was ended")
+            return 130
+        except (DemoError, ClientError) as error:
+            say(console, f"[red]error:[/red] {escape(str(error))}")
+            say(console, f"cure: see {shown(machine.home / 'master.log')}; run `make demo` again")
+            return 1
     report.write(args.report)
     console.print(table(report))
     broken = broken_promises(report, hopped, preemptions)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -28,6 +29,9 @@ ZONES = [
 ]
 
 GRACE_S = {Dialect(dialect): grace for _, _, dialect, grace in ZONES}
+
+KILL_S = 5.0
+"""What is not gone so long after SIGKILL hangs in the kernel; nobody can help it."""
 
 
 class DemoError(Exception):
@@ -129,13 +133,17 @@ class Machine:
 
     def _kill_rest(self) -> int:
         """Kill what still carries our marker; a clean run leaves nothing."""
-        left = self.processes()
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        return len(left)
+        killed: set[int] = set()
+        until = time.monotonic() + KILL_S
+        while left := self.processes():  # again: one may have started another meanwhile
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed.update(left)
+            if time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        return len(killed)
 
     def processes(self) -> list[int]:
         """Process ids that carry this run's marker, the demo itself excluded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -11,6 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from spothop.wire import JobView, SaveKind
+
+
+def say(console: Console, text: str) -> None:
+    """Print, unless nobody is left to read it: the terminal, or the pipe's other end, is gone."""
+    with suppress(OSError, SystemExit):  # SystemExit: how rich takes a broken pipe
+        console.print(text)
 
 
 class Screen:
@@ -34,7 +41,8 @@ class Screen:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._live.stop()
+        with suppress(OSError):  # a closed terminal
+            self._live.stop()
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False)

@@ -1,4 +1,4 @@
-"""`make demo`'s program: its promises hold, and Ctrl-C leaves nothing behind."""
+"""`make demo`'s program: its promises hold, and however it ends, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ KEYS = {
 }
 
 
-def demo(folder: Path) -> subprocess.Popen[str]:
+def demo(folder: Path, *, in_terminal: int | None = None) -> subprocess.Popen[str]:
+    """Its output goes to a pipe, or to the terminal behind the file descriptor."""
     need_module("torch", cure="make test installs it")
+    terminal = [] if in_terminal is None else ["setsid", "--ctty"]
     return subprocess.Popen(
-        [sys.executable, "-u", str(DEMO), "--home", str(folder / "demo")],
+        [*terminal, sys.executable, "-u", str(DEMO), "--home", str(folder / "demo")],
         cwd=folder,
-        stdout=subprocess.PIPE,
+        stdin=in_terminal,
+        stdout=subprocess.PIPE if in_terminal is None else in_terminal,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "DEMO_TEST": str(folder)},  # noqa: TID251  passed on whole, plus a marker
@@ -56,6 +59,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert left_behind(tmp_path) == []
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Children take SIGHUP as usual, even where the tests were started with nohup."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_the_demo_keeps_its_promises(folder: Path) -> None:
     with demo(folder) as process:
         output, _ = process.communicate()
@@ -77,9 +88,27 @@ def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
         for line in process.stdout:  # both train, one has been preempted
             if line.startswith("> preemption 1"):
                 process.send_signal(signal.SIGINT)
+            elif line.startswith("cleaning up"):
+                process.send_signal(signal.SIGINT)
                 break
         rest = process.stdout.read()
         process.wait()
         guard.cancel()
     assert process.returncode == 130, rest
     assert "interrupted" in rest
+
+
+@pytest.mark.usefixtures("hangups")
+def test_a_closed_terminal_leaves_no_process_behind(folder: Path) -> None:
+    ours, its = os.openpty()
+    shown = b""
+    with demo(folder, in_terminal=its) as process:
+        os.close(its)
+        guard = threading.Timer(120, process.kill)
+        guard.start()
+        while b"preparing" not in shown:  # there are VMs, with agents on them
+            shown += os.read(ours, 65536)
+        os.close(ours)
+        process.wait()
+        guard.cancel()
+    assert process.returncode > 0  # not killed by the signal: it ended the others first

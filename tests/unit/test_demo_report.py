@@ -1,8 +1,12 @@
-"""The demo's plan and figures, which everyone reads first."""
+"""The demo, which everyone sees first: its plan and figures, and how it ends."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import signal
+import subprocess
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +39,32 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(DEMO)
     return importlib.import_module("report")
+
+
+@pytest.fixture
+def interrupts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DEMO)
+    return importlib.import_module("interrupts")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DEMO)
+    return importlib.import_module("machine")
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The demo's `__main__`, about to run in an empty folder."""
+    monkeypatch.syspath_prepend(DEMO)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("demo_main", DEMO / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def at(seconds: float) -> datetime:
@@ -203,3 +233,73 @@ def test_the_plan_ends_even_if_a_dialect_never_comes(plan: ModuleType) -> None:
         todo.carried_out(kind, Dialect.AWS)
         shown.append(kind)
     assert len(shown) == todo.most
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_interrupts_and_no_later_one_does(
+    interrupts: ModuleType, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    signal.signal(number, signal.default_int_handler)
+    try:
+        with interrupts.Interrupts():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            for late in interrupts.SIGNALS:
+                signal.raise_signal(late)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_was_ignored_from_the_start_stays_ignored(interrupts: ModuleType) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.Interrupts():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class ImpatientMaster:
+    """Somebody presses Ctrl-C whenever its end is waited for."""
+
+    def terminate(self) -> None: ...
+
+    def wait(self, timeout: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("reason", ["KeyboardInterrupt", "DemoError"])
+def test_ctrl_c_while_it_ends_leaves_nothing_behind(
+    machine: ModuleType, program: ModuleType, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Impatient(machine.Machine):  # type: ignore[misc, name-defined]
+        def __enter__(self) -> Impatient:
+            self._master = ImpatientMaster()
+            marker = {machine.MARKER: self.run_id}
+            started.append(subprocess.Popen(["sleep", "60"], env=marker))
+            return self
+
+        def client(self) -> None:
+            if reason == "DemoError":
+                raise machine.DemoError("the master did not start")
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(program, "Machine", Impatient)
+    assert program.main() == 130
+    assert started[0].wait(10) == -signal.SIGKILL
+
+
+def test_what_a_killed_process_had_started_is_killed_too(
+    machine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = machine.Machine(tmp_path)
+    seen = iter([[11], [11, 12], []])
+    killed: list[int] = []
+    monkeypatch.setattr(ours, "processes", lambda: next(seen))
+    monkeypatch.setattr(machine.os, "kill", lambda pid, number: killed.append(pid))
+    assert ours.stop() == 2
+    assert killed == [11, 11, 12]
