@@ -150,6 +150,7 @@ def cancel(client: Client) -> None:
 
 def main() -> int:
     args = arguments()
+    args.report.unlink(missing_ok=True)  # an older one would vouch for a run that fails
     console = Console(highlight=False)
     machine = Machine(args.home.resolve())
     with Interrupts() as interrupts:

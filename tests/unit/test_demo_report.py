@@ -261,6 +261,20 @@ def test_what_was_ignored_from_the_start_stays_ignored(interrupts: ModuleType) -
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.parametrize("reason", ["KeyboardInterrupt", "DemoError"])
+def test_no_older_report_vouches_for_a_run_that_ends_early(
+    machine: ModuleType, program: ModuleType, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    def ends(*args: object) -> None:
+        raise KeyboardInterrupt if reason == "KeyboardInterrupt" else machine.DemoError("no room")
+
+    monkeypatch.setattr(program, "run", ends)
+    older = Path("demo-report.json")
+    older.write_text('{"weights_identical": true}', encoding="utf-8")
+    assert program.main() != 0
+    assert not older.exists()
+
+
 class ImpatientMaster:
     """Somebody presses Ctrl-C whenever its end is waited for."""
 
