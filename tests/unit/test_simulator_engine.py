@@ -218,6 +218,25 @@ def test_without_preemption_spot_takes_as_long_as_on_demand_and_costs_less() -> 
     assert spot.cost_usd / baseline.cost_usd == pytest.approx(2.3 / 6.2)
 
 
+@pytest.mark.parametrize("step_s", [1e-4, 0.01, 4.6])
+@pytest.mark.parametrize(
+    "lives",
+    [
+        {"kind": "exponential", "mttp_s": 1e15},
+        {"kind": "replay", "lives_s": []},
+        {"kind": "replay", "lives_s": [3]},
+    ],
+)
+def test_lives_of_any_length_and_steps_of_any_shortness(
+    lives: dict[str, Any], step_s: float
+) -> None:
+    given_ = inputs(lives=lives, step_s=step_s)
+    spot, baseline = one(given_, "notice-aware"), on_demand(given_)
+    assert spot.computation_s == pytest.approx(baseline.computation_s)
+    assert 0 < spot.cost_usd[0] < baseline.cost_usd[0]
+    assert spot.preemptions[0] == len(lives.get("lives_s", []))
+
+
 def test_a_kept_notice_loses_nothing_and_a_missing_one_all_since_the_last_save() -> None:
     kept = one(inputs(), "thesis")
     missed = one(inputs(notices_kept=0.0), "thesis")

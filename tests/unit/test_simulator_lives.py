@@ -173,6 +173,20 @@ def test_a_zone_that_never_goes_away_has_a_long_mean_life(tmp_path: Path) -> Non
     assert zones.hazard() is None
 
 
+def test_a_zone_that_never_goes_away_may_be_asked_at_any_time() -> None:
+    zones = Zones(1e-3, np.ones((1, 10), dtype=bool), np.ones((1, 10)))
+    running, killed, _ = place(zones, 1e20)
+    assert 1e20 <= running < killed
+
+
+def test_zones_that_are_gone_after_each_tick_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "zones.json"
+    flips = {"a": {"available": [[1, 1], [0, 1]]}}
+    path.write_text(json.dumps({"gap_seconds": 60, "zones": flips}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"zones.json: no zone stays available for two ticks"):
+        make_lives(spec(kind="zones", path=str(path)).lives)
+
+
 def test_an_allocation_longer_than_every_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no zone stays available"):
         place(zoned(tmp_path, "b"), 0, latency=1_000)

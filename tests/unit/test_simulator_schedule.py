@@ -94,6 +94,13 @@ def test_reach_stops_at_the_end_of_the_job() -> None:
     assert got[0] == 40
 
 
+@pytest.mark.parametrize("budget_s", [1e15, 1e20, 1e300])
+def test_reach_counts_no_further_than_the_job(budget_s: float) -> None:
+    budget = np.array([budget_s, -budget_s])
+    got = reach(Even(5), array(7, 7), 40, np.full(2, 1e-4), np.full(2, 0.1), budget)
+    assert got.tolist() == [40, 7]
+
+
 def test_a_schedule_by_age_is_denser_while_danger_is_high() -> None:
     law = Weibull.of_mean(3_600, 0.6)
     schedule = by_age("notice-aware", MEASURES, law, first_age_s=160, steps=10_000, every=NEVER)

@@ -209,16 +209,23 @@ class Zones:
     @classmethod
     def of(cls, spec: ZonesSpec) -> Zones:
         trace = read_zones(spec.path, names=spec.zones)
-        return cls(
+        made = cls(
             trace.tick_s,
             np.array([zone.available for zone in trace.zones]),
             np.array([zone.price for zone in trace.zones]),
         )
+        if not made._open.any():
+            raise TraceError(
+                f"{spec.path}: no zone stays available for two ticks in a row ({trace.tick_s:g} s "
+                "each), so no VM can be had; choose other zones, or a trace with shorter ticks"
+            )
+        return made
 
     def __post_init__(self) -> None:
         self.zones, ticks = self.up.shape
         self._window_s = ticks * self.tick_s
-        self._left = np.array([_until(row, False) for row in self.up]) * self.tick_s
+        left = np.array([_until(row, False) for row in self.up]) * self.tick_s
+        self._left = np.minimum(left, _NEVER_S)
         self._open = self.up & np.roll(self.up, -1, axis=1)  # a last tick takes no new VM
         self._wait = np.array([_until(row, True) for row in self._open]) * self.tick_s
         spent = np.cumsum(self.price, axis=1) * (self.tick_s / 3_600)
@@ -273,24 +280,30 @@ class Zones:
                 break
             at[todo] = ends[todo]
         else:
-            raise InputError("lives: no zone stays available for as long as an allocation takes")
+            raise InputError(
+                "lives: no zone stays available for as long as an allocation takes "
+                f"({float(latency[todo].max()):g} s); lower allocation_s, or choose other zones"
+            )
         shift = self.offset[trial]
         return Placement(at + latency - shift, ends - u * self.tick_s - shift, zone)
 
     def _next(self, at: Floats, last: Ints) -> tuple[Floats, Ints, Floats]:
         """When and in which zone a VM can be asked for, and when that zone goes away."""
-        tick = np.floor(at / self.tick_s).astype(np.int64)
+        tick = np.floor(at / self.tick_s)
         into = at - tick * self.tick_s
-        here = tick % self.up.shape[1]
+        here = self._in_window(tick)
         wait = np.where(self._open[:, here], 0.0, self._wait[:, here] - into)
         order = wait * 1e3 + self.price[:, here] * (wait == 0)
         order[last[last >= 0], np.flatnonzero(last >= 0)] += 500.0  # another zone, if one is there
         zone = np.argmin(order, axis=0)
         waited = wait[zone, np.arange(len(at))]
         asked = at + waited
-        tick = np.floor(asked / self.tick_s + 1e-9).astype(np.int64)
-        left = self._left[zone, tick % self.up.shape[1]]
-        return asked, zone, tick * self.tick_s + left
+        tick = np.floor(asked / self.tick_s + 1e-9)
+        return asked, zone, tick * self.tick_s + self._left[zone, self._in_window(tick)]
+
+    def _in_window(self, tick: Floats) -> Ints:
+        """Taken before they are integers: a job that waits for ever counts 10^20 of them."""
+        return np.mod(tick, self.up.shape[1]).astype(np.int64)
 
     def cost(self, placed: Placement, trial: Ints, until: Floats, price: float) -> Floats:
         return self._upto(placed.zone, until + self.offset[trial]) - self._upto(
@@ -317,10 +330,10 @@ _OFFSETS = 0x7A
 
 
 def _until(row: NDArray[np.bool_], value: bool) -> Floats:
-    """Ticks from each tick to the next one with this value, going round."""
+    """Ticks from each tick to the next one with this value, going round; inf: there is none."""
     found = np.flatnonzero(row == value)
     if len(found) == 0:
-        return np.full(len(row), _NEVER_S)
+        return np.full(len(row), np.inf)
     twice = np.concatenate([found, found + len(row)])
     ticks = np.arange(len(row))
     return (twice[np.searchsorted(twice, ticks)] - ticks).astype(np.float64)

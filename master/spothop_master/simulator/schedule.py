@@ -130,11 +130,9 @@ def reach(
     schedule: Schedule, start: Ints, end: int, step_s: Floats, stall_s: Floats, budget_s: Floats
 ) -> Ints:
     """The last step in [start, end] that is done, with the save it may need, within the budget."""
-    most = np.floor(np.maximum(budget_s, 0.0) / step_s)
-    high = np.minimum(start + most.astype(np.int64), end)
+    high = start + _whole(budget_s / step_s, end - start)
     saves_s = stall_s * schedule.count(start, high)
-    fewest = np.floor(np.maximum(budget_s - saves_s, 0.0) / step_s).astype(np.int64)
-    low: Ints = np.minimum(start + fewest, high)
+    low = start + _whole((budget_s - saves_s) / step_s, high - start)
     while np.any(low < high):
         middle = (low + high + 1) // 2
         spent = (middle - start) * step_s + stall_s * schedule.count(start, middle)
@@ -142,3 +140,8 @@ def reach(
         low = np.where(fits, middle, low)
         high = np.where(fits, high, np.maximum(middle - 1, low))
     return low
+
+
+def _whole(steps: Floats, most: Ints) -> Ints:
+    """Whole steps in [0, most]; cut before they are integers: a life may hold 10^20 of them."""
+    return np.clip(np.floor(steps), 0.0, most).astype(np.int64)
