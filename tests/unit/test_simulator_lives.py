@@ -75,6 +75,14 @@ def test_measured_lives_are_drawn_from_their_kaplan_meier_curve() -> None:
     assert np.median(drawn) == pytest.approx(3_600 * math.log(2), rel=0.08)
 
 
+def test_what_outlives_the_last_death_dies_at_the_longest_age_seen() -> None:
+    lives = [Life(duration_s=50, preempted=True)]
+    lives += [Life(duration_s=100_000, preempted=False)] * 9
+    made = empirical(lives)
+    assert made.mean_s(0) == pytest.approx(90_005, rel=1e-4)  # Efron's
+    assert set(made.draw(0, np.linspace(0.101, 0.999, 50))) == {100_000}
+
+
 def test_replayed_lives_come_in_their_order_and_then_nothing_dies() -> None:
     made = law(kind="replay", lives_s=[10, 20])
     assert [made.draw(k, np.zeros(1))[0] for k in (0, 1)] == [10, 20]

@@ -154,14 +154,14 @@ def _bathtub(spec: BathtubSpec) -> Drawn:
 
 def empirical(lives: list[Life]) -> Drawn:
     """Drawn from the Kaplan-Meier curve, evenly between two ages of death (lives are polled, so
-    they come in steps); what lives past its end dies at the longest age seen (Efron 1967)."""
+    they come in steps); what outlives the last death dies at the longest age seen (Efron 1967)."""
     curve = kaplan_meier(lives)
     longest = max(life.duration_s for life in lives)
-    ages = np.array([0.0, *(point.age_s for point in curve), longest])
-    died = np.array([0.0, *(1 - point.share for point in curve), 1.0])
+    ages = np.array([0.0, *(point.age_s for point in curve)])
+    died = np.array([0.0, *(1 - point.share for point in curve)])
 
     def draw(k: int, u: Floats) -> Floats:
-        drawn: Floats = np.interp(u, died, ages)
+        drawn: Floats = np.interp(u, died, ages, right=longest)
         return np.maximum(drawn, 1.0, out=drawn)
 
     return _fitted(draw)
