@@ -28,6 +28,9 @@ from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
 
+PRIVATE = 0o077
+"""The umask: the database holds every job's `env`, whatever mode the home folder has."""
+
 GRACEFUL_S = 5
 """For requests under way when the master is asked to end."""
 
@@ -79,6 +82,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the spothop master. Settings come from SPOTHOP_MASTER_* too; options win."""
+    os.umask(PRIVATE)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

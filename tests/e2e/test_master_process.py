@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,12 +30,14 @@ def command(home: Path, port: int, *more: str) -> list[str]:
 
 @pytest.fixture
 def process(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "home").mkdir(mode=0o755)  # a home of before, which others may enter
     with subprocess.Popen(
         command(tmp_path / "home", port),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        umask=0o022,
     ) as process:
         yield process
         process.kill()
@@ -43,6 +46,16 @@ def process(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 def first_lines(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return "".join(process.stdout.readline() for _ in range(4))
+
+
+def test_what_a_master_writes_is_its_users_alone(
+    process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    first_lines(process)
+    home = tmp_path / "home"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")}
+    assert {"master.db", "master.db-wal", "admin.token", "logs", "bundles", "storage"} <= set(modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
 @pytest.mark.parametrize("asked_with", [signal.SIGTERM, signal.SIGINT])
