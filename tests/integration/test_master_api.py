@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,35 @@ def test_what_we_did_not_foresee_has_a_trace_in_the_log(
     assert "secret detail" not in answer.text
     trace = found.message.rpartition("trace ")[2].rstrip(")")
     assert any(trace in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("path", [f"/api/v1/bundles/{BUNDLE_SHA256}", JOBS, "/agent/v1/join"])
+def test_a_client_that_goes_away_in_the_middle_is_no_failure(
+    master: HttpMaster, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    coming = [
+        {"type": "http.request", "body": BUNDLE[:5], "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    headers = {"authorization": f"Bearer {master.admin}", "content-type": "application/json"}
+    scope = {
+        "type": "http", "method": "PUT" if "bundles" in path else "POST", "path": path,
+        "query_string": b"", "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+    }  # fmt: skip
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return coming.pop(0)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(master.app(scope, receive, send))
+    assert coming == []
+    assert [message["status"] for message in sent if "status" in message] in ([], [400])
+    assert caplog.records == []
+    assert list((master.settings.home / "bundles").iterdir()) == []
 
 
 def test_bodies_have_a_limit(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import logging
 import secrets
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spothop.wire import Problem
@@ -40,6 +41,8 @@ class Guard:
         limited = not scope["path"].startswith(self._unlimited)
         try:
             await self._app(scope, self._counted(receive) if limited else receive, watched)
+        except ClientDisconnect:  # nobody is left to answer, and nothing is wrong here
+            log.debug("%s %s: the client went away", scope["method"], scope["path"])
         except Exception:  # any bug of a handler: the user gets its number, the log its trace
             trace = secrets.token_hex(4)
             log.exception("trace %s: %s %s failed", trace, scope["method"], scope["path"])
