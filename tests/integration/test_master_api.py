@@ -415,6 +415,15 @@ def test_jobs_that_ended_long_ago_are_listed_on_demand(master: HttpMaster) -> No
     assert [j["id"] for j in answer.json()] == [old]
 
 
+@pytest.mark.parametrize("state", ["nonsense", "Running", ""])
+def test_a_state_that_no_job_can_have_is_refused(master: HttpMaster, state: str) -> None:
+    found = problem(master.get(JOBS, params={"state": state}), 422, "invalid_request")
+    assert found.field == "state"
+    assert repr(state) in found.message
+    assert "queued, allocating, preparing, running" in found.cure
+    assert master.get(JOBS, params={"state": "running"}).json() == []
+
+
 def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMaster) -> None:
     from sqlalchemy import event
 
@@ -451,6 +460,28 @@ def test_a_job_that_succeeded_cannot_be_cancelled(master: HttpMaster) -> None:
     with master.services.db.begin() as session:
         story.tell(session, owner_id=1)
     problem(master.post(f"{JOBS}/mnist-b77e01/cancel"), 409, "job_is_over")
+
+
+@pytest.mark.parametrize(
+    ("job", "fact"),
+    [
+        ("mnist-b77e01", "'mnist-b77e01' has succeeded"),
+        ("whisper-ft-c0ffee", "'whisper-ft-c0ffee' has failed"),
+    ],
+)
+def test_a_job_that_is_over_cannot_be_preempted(master: HttpMaster, job: str, fact: str) -> None:
+    with master.services.db.begin() as session:
+        story.tell(session, owner_id=1)
+    found = problem(master.post(f"{JOBS}/{job}/preempt"), 409, "job_is_over")
+    assert fact in found.message
+    assert "spothop jobs" in found.cure
+
+
+def test_a_vm_that_is_over_cannot_be_preempted(master: HttpMaster) -> None:
+    with master.services.db.begin() as session:
+        story.tell(session, owner_id=1)
+    found = problem(master.post("/api/v1/vms/vm-1001/preempt"), 409, "vm_is_over")
+    assert "wait" not in found.cure
 
 
 def test_preempt_asks_the_cloud_for_the_vm_that_trains(master: HttpMaster) -> None:

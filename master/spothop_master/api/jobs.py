@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import secrets
 from datetime import timedelta
 from typing import Annotated
@@ -19,6 +20,7 @@ from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.storage import check_storage
+from spothop_master.core.states import JobState
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
@@ -28,6 +30,7 @@ from spothop_master.store.schema import Job
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
 RECENT = timedelta(days=1)
+STATES = tuple(state.value for state in JobState)
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
 
@@ -86,6 +89,14 @@ def list_jobs(
     every: Annotated[bool, Query(alias="all")] = False,
 ) -> list[JobView]:
     """Newest first. Those that ended over a day ago only with `all` or by their `state`."""
+    if state is not None and state not in STATES:
+        raise ApiError(
+            422,
+            "invalid_request",
+            f"state: {reprlib.repr(state)} is no state of a job",
+            f"ask for one of {', '.join(STATES)}",
+            field="state",
+        )
     now = services.clock()
     with services.db.read() as session:
         return views.job_views(

@@ -15,11 +15,12 @@ from spothop_master.problems import ApiError
 from spothop_master.services import Services
 from spothop_master.store import views
 from spothop_master.store.figures import current_attempt
-from spothop_master.store.schema import Attempt, VmRow
+from spothop_master.store.schema import Attempt, Job, VmRow
 
 router = APIRouter(prefix="/api/v1", tags=["vms"])
 
 PROMISED = PreemptRequest()
+OVER = ("terminating", "terminated")
 LONGEST_NOTICE_S = 1e9
 """Thirty years; keeps dates within what the calendar can say."""
 
@@ -61,13 +62,15 @@ def preempt_job(
     """The VM that trains; while none does, the one that prepares."""
     with services.db.read() as session:
         job = job_for(session, user, ref)
+        if job.state in views.ENDED:
+            raise _job_is_over(job)
         attempts = session.scalars(
             select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
         )
         current = current_attempt(list(attempts))
         row = session.get(VmRow, current.vm_id) if current else None
-        if row is None:
-            raise _nothing_runs(f"job {job.id!r} has no VM yet")
+        if row is None or row.state in OVER:
+            raise _nothing_runs(f"job {job.id!r} has no VM at the moment")
         target = Target.of(row)
     return _preempt(services, target, request)
 
@@ -82,7 +85,14 @@ def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmV
             "give seconds, or leave it out for what the pool promises",
             field="notice_s",
         )
-    if target.cloud_id is None or target.state in ("requested", "terminating", "terminated"):
+    if target.state in OVER:
+        raise ApiError(
+            409,
+            "vm_is_over",
+            f"VM {target.id!r} is {target.state}: nothing is left to preempt",
+            "`spothop vms` shows those that run",
+        )
+    if target.cloud_id is None or target.state == "requested":
         raise _nothing_runs(f"VM {target.id!r} is {target.state}")
     cloud = services.clouds.get(target.cloud)
     if cloud is None:
@@ -106,6 +116,16 @@ def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmV
         row = session.get_one(VmRow, target.id)
         attempts = list(session.scalars(select(Attempt).where(Attempt.vm_id == target.id)))
         return views.vm_view(row, attempts, now=services.clock())
+
+
+def _job_is_over(job: Job) -> ApiError:
+    return ApiError(
+        409,
+        "job_is_over",
+        f"job {job.id!r} has {'been ' * (job.state == 'cancelled')}{job.state}: "
+        "nothing is left to preempt",
+        "`spothop jobs` lists those that run",
+    )
 
 
 def _nothing_runs(message: str) -> ApiError:
