@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
+import httpx
 import pytest
 
+from spothop.cli import run
+from spothop.cli.session import Session
 from spothop.cli.text import age, dollars, duration, saved, size
-from spothop.cli.views import log_line
+from spothop.cli.views import EventFilter, log_line
+from spothop.settings import ClientSettings
+from spothop.wire import EventView
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -49,3 +55,45 @@ def test_other_figures_for_people() -> None:
 def test_a_log_line_cannot_move_the_cursor() -> None:
     assert log_line("10%\r50%\r100%\r").plain == "100%"
     assert log_line("\x1b[31mred\x1b[0m \x1b[2J\x07!").plain == "red !"
+
+
+def event(
+    text: str, *, attempt: int | None = None, vm: str | None = None, at: datetime = NOW
+) -> EventView:
+    return EventView(id=1, at=at, job="j", vm=vm, attempt=attempt, kind="x", text=text, data={})
+
+
+def test_only_what_says_the_same_of_the_same_moment_and_thing_is_no_news() -> None:
+    news = EventFilter()
+    later = NOW + timedelta(seconds=1)
+    given = [
+        (event("a", attempt=1, vm="vm-1"), True),
+        (event("a", attempt=1, vm="vm-1"), False),
+        (event("a", vm="vm-1"), False),
+        (event("a"), False),
+        (event("b"), True),
+        (event("a", attempt=2, vm="vm-2"), True),
+        (event("a", vm="vm-2"), False),
+        (event("", attempt=1), True),
+        (event("", attempt=1), True),  # shown as its kind
+        (event("a", at=later), True),
+        (event("a"), True),
+    ]
+    assert [news.is_news(e) for e, _ in given] == [wanted for _, wanted in given]
+
+
+@pytest.mark.parametrize(("option", "lines"), [([], 1), (["--json"], 4)])
+def test_a_change_is_one_line_and_all_its_rows_as_json(
+    option: list[str], lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(1, "vm-1"), (None, "vm-1"), (1, "vm-1"), (None, None)]
+    events = [event("a notice", attempt=a, vm=vm).model_dump(mode="json") for a, vm in rows]
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=events))
+    session = Session(settings=ClientSettings(token="t"), transport=transport)
+    assert run(["events", "j", *option], session) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == lines
+    if not option:
+        assert shown[0].endswith(" [1] a notice")
+    else:
+        assert json.loads(shown[3])["attempt"] is None

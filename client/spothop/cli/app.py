@@ -188,11 +188,12 @@ def events(
 
     session = session_of(context)
     console = session.console()
+    news = views.EventFilter()
     with session.client() as client:
         for event in client.follow_events(job) if follow else client.events(job):
             if as_json:
                 _print_line(event.model_dump(mode="json"))
-            else:
+            elif news.is_news(event):
                 console.print(views.event_line(event), soft_wrap=True)
 
 

@@ -31,6 +31,7 @@ class Screen:
     def __init__(self, console: Console, *, terminal: bool) -> None:
         self._console = console
         self._aside = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._news = views.EventFilter()
         self._live = Live(console=console, transient=True) if terminal else None
 
     def __enter__(self) -> Screen:
@@ -54,6 +55,8 @@ class Screen:
             self._live.start()
 
     def event(self, event: EventView) -> None:
+        if not self._news.is_news(event):
+            return
         console = self._console if self._live is not None else self._aside
         console.print(views.event_line(event), soft_wrap=True)
 
