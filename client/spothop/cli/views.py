@@ -72,10 +72,11 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     console.print(table(columns, rows, right=columns[1:]))
     console.print(
         "LIVES: preempted + ended otherwise. RESTART: allocation + preparation.\n"
+        "MTTP, with its 90 % interval, weighs in other zones of the region, and fades.\n"
         "KEPT: notices after which the emergency save became durable, and their share."
     )
     if any(row.mttp_assumed or row.restart_assumed for row in list_):
-        console.print("* assumed: nothing of the kind was seen yet")
+        console.print("* assumed: none was seen yet, the stated default speaks")
 
 
 def _restart(row: PoolView) -> str:
