@@ -127,6 +127,16 @@ def test_80_columns_show_ours_beside_the_published_figures(preset: str, told: li
     assert clock(max(outcome.row.total_s for outcome in result.outcomes)) in shown.get()  # whole
 
 
+def test_a_jobs_name_is_no_markup() -> None:
+    result = run(
+        make({**PRESETS["thesis-117m"], "trials": 1, "name": "[/b]", "policies": ["none"]})
+    )
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(screen(result))
+    assert shown.get().startswith("[/b]: 100,000 steps")
+
+
 def test_clock() -> None:
     assert clock(473_488) == "5d 11:31:28"
     assert clock(59.6) == "0:01:00"

@@ -1,18 +1,19 @@
 """What a simulation is given: the ten inputs of the thesis (section 6.2.2) and ours.
 
 Every latency is a number or [low, high), drawn anew each time. A file that makes no sense is
-refused with the field, the fact and the way out.
+refused with the field, the value and the way out. Bounds are wide, and keep all arithmetic finite.
 """
 
 from __future__ import annotations
 
 import difflib
-import math
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -44,15 +45,19 @@ class Bounds(NamedTuple):
         return self.high - self.low
 
 
+LATENCY_MAX_S = 1e9  # 30 years
+LIFE_MAX_S = 1e15  # as good as never
+
+
 def _bounds(value: Any) -> Any:
     if isinstance(value, Bounds):
         return value
     pair = value if isinstance(value, (list, tuple)) else [value, value]
     if len(pair) != 2 or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in pair):
-        raise ValueError(f"{value!r} is neither seconds nor [low, high]")
+        raise ValueError(f"{_shown(value)} is neither seconds nor [low, high]")
+    if not all(0 <= v <= LATENCY_MAX_S for v in pair):
+        raise ValueError(f"{_shown(value)}: seconds are 0 or more, and {LATENCY_MAX_S:g} at most")
     low, high = (float(v) for v in pair)
-    if not (low >= 0 and high < math.inf):
-        raise ValueError(f"{value!r}: seconds are 0 or more, and finite")
     if low > high:
         raise ValueError(f"low {low:g} is above high {high:g}: write [low, high]")
     return Bounds(low, high)
@@ -62,39 +67,83 @@ def _list(value: Any) -> Any:
     return value if isinstance(value, (list, tuple)) else [value]
 
 
+def _number(value: Any) -> Any:
+    """YAML reads `yes` and `on` as true, which Python takes for 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no number")
+    return value
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or not 0 < len(text) <= 100:
+        raise ValueError(f"{_shown(text)}: write 1 to 100 characters that can be printed")
+    return text
+
+
+def _once(names: list[str]) -> list[str]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{_shown(name)} stands there more than once: name each once")
+    return names
+
+
+def _shown(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
 Seconds = Annotated[Bounds, BeforeValidator(_bounds)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Positives = Annotated[list[Positive], Field(min_length=1), BeforeValidator(_list)]
+Count = Annotated[int, BeforeValidator(_number), Field(gt=0, le=10**12)]
+Life = Annotated[float, BeforeValidator(_number), Field(ge=1e-3, le=LIFE_MAX_S)]
+Lives = Annotated[list[Life], Field(min_length=1), BeforeValidator(_list)]
 """The k-th interval uses the k-th figure; the last repeats."""
+Hours = Annotated[float, BeforeValidator(_number), Field(ge=0.01, le=10_000)]
+Price = Annotated[float, BeforeValidator(_number), Field(ge=1e-6, le=1e6)]
+Name = Annotated[str, AfterValidator(_printable)]
 
 
 class Strict(BaseModel):
+    """Unknown keys name the nearest known one."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        known = [*cls.model_fields, *(["mttp_s"] if "lives" in cls.model_fields else [])]
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                near = difflib.get_close_matches(str(key), known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                raise ValueError(f"there is no input {_shown(key)}; {hint}")
+        return data
 
 
 class ExponentialSpec(Strict):
     """Constant danger; what the injector does."""
 
     kind: Literal["exponential"] = "exponential"
-    mttp_s: Positives
+    mttp_s: Lives
 
 
 class WeibullSpec(Strict):
     """Below shape 1 young VMs die more: 0.57 to 0.79 on AWS."""
 
     kind: Literal["weibull"]
-    mttp_s: Positives
-    shape: Positive
+    mttp_s: Lives
+    shape: Annotated[float, BeforeValidator(_number), Field(ge=0.05, le=1_000)]
 
 
 class BathtubSpec(Strict):
     """Google's preemptible VMs: F(t) = A (1 - e^(-t/t1) + e^((t-b)/t2)), times in hours."""
 
     kind: Literal["bathtub"]
-    a: Positive = 0.638
-    t1_h: Positive = 0.96
-    t2_h: Positive = 1.09
-    b_h: Positive = 25.4
+    a: Annotated[float, BeforeValidator(_number), Field(gt=0, le=10)] = 0.638
+    t1_h: Hours = 0.96
+    t2_h: Hours = 1.09
+    b_h: Hours = 25.4
 
 
 class CsvSpec(Strict):
@@ -108,7 +157,7 @@ class ReplaySpec(Strict):
     """These very lives, in this order; after the last one no more preemption."""
 
     kind: Literal["replay"]
-    lives_s: list[Positive]
+    lives_s: list[Life]
 
 
 class ZonesSpec(Strict):
@@ -116,7 +165,7 @@ class ZonesSpec(Strict):
 
     kind: Literal["zones"]
     path: Path
-    zones: list[str] | None = None
+    zones: Annotated[list[str], Field(min_length=1), AfterValidator(_once)] | None = None
     """Which zones the job may use; None is all of them."""
 
 
@@ -124,6 +173,8 @@ LivesSpec = Annotated[
     ExponentialSpec | WeibullSpec | BathtubSpec | CsvSpec | ReplaySpec | ZonesSpec,
     Field(discriminator="kind"),
 ]
+
+KINDS = ("exponential", "weibull", "bathtub", "csv", "replay", "zones")
 
 VM_PRICES = {
     "Standard_NC12s_v3": (2.3, 6.2),
@@ -135,8 +186,8 @@ VM_PRICES = {
 class Inputs(Strict):
     """One simulation. Times in seconds, prices in USD an hour."""
 
-    name: str = "simulation"
-    steps: int = Field(gt=0, le=10**12)
+    name: Name = "simulation"
+    steps: Count
     step_s: Seconds
     save_s: Seconds
     """Delta."""
@@ -146,23 +197,23 @@ class Inputs(Strict):
     preparation_s: Seconds
     grace_s: Seconds
     lives: LivesSpec
-    vm: str = "Standard_NC12s_v3"
-    spot_price: Positive | None = None
-    on_demand_price: Positive | None = None
+    vm: Name = "Standard_NC12s_v3"
+    spot_price: Price | None = None
+    on_demand_price: Price | None = None
     policies: Annotated[list[str], Field(min_length=1)] = [
         "thesis",
         "notice-aware",
         "none",
         "on-demand",
     ]
-    periodic_every: int | None = Field(default=None, gt=0)
+    periodic_every: Count | None = None
     """The user's own saves, in steps."""
-    notices_kept: float = Field(default=1.0, ge=0, le=1)
+    notices_kept: Annotated[float, BeforeValidator(_number)] = Field(default=1.0, ge=0, le=1)
     """Share of preemptions that come with their notice."""
     replacement: Literal["notice", "kill"] = "notice"
     """When the next VM is asked for."""
-    trials: int = Field(default=100, ge=1, le=10**6)
-    seed: int = Field(default=1, ge=0)
+    trials: Annotated[int, BeforeValidator(_number)] = Field(default=100, ge=1, le=10**6)
+    seed: Annotated[int, BeforeValidator(_number)] = Field(default=1, ge=0, lt=2**63)
     stall_s: Seconds | None = None
     """How long a save stops training; None: saves are synchronous (delta)."""
     detection_s: Seconds = Bounds(0, 0)
@@ -173,31 +224,26 @@ class Inputs(Strict):
     """`notice-aware` follows the danger of a VM's age where lives are not exponential."""
     knowledge: Literal["exact", "learned"] = "exact"
     """The policies know the true MTTP and share of notices, or learn them from their trial."""
-    prior_mttp_s: Positive = 10_800.0
+    prior_mttp_s: Life = 10_800.0
     """Believed before the first life, when learned."""
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, data: Any) -> Any:
-        """`mttp_s: 10800` stands for exponential lives; unknown keys name the nearest known."""
-        if not isinstance(data, dict):
+        """`mttp_s: 10800` stands for exponential lives."""
+        if not isinstance(data, dict) or "mttp_s" not in data:
             return data
+        if "lives" in data:
+            raise ValueError("give mttp_s (exponential lives) or lives, not both")
         data = dict(data)
-        if "mttp_s" in data:
-            if "lives" in data:
-                raise ValueError("give mttp_s (exponential lives) or lives, not both")
-            data["lives"] = {"kind": "exponential", "mttp_s": data.pop("mttp_s")}
-        for key in data.keys() - cls.model_fields.keys():
-            near = difflib.get_close_matches(str(key), [*cls.model_fields, "mttp_s"], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"there is no input {key!r}{hint}")
+        data["lives"] = {"kind": "exponential", "mttp_s": data.pop("mttp_s")}
         return data
 
     @field_validator("step_s")
     @classmethod
     def _steps_take_time(cls, value: Bounds) -> Bounds:
-        if value.low <= 0:
-            raise ValueError("a step takes more than 0 seconds")
+        if value.low < 1e-6:
+            raise ValueError(f"{value.low:g}: a step takes more than 0 seconds, 1e-06 at least")
         return value
 
     @field_validator("policies")
@@ -214,6 +260,17 @@ class Inputs(Strict):
             raise ValueError(
                 f"no price of VM type {self.vm!r} is known ({', '.join(VM_PRICES)} are): "
                 "give spot_price and on_demand_price"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ends(self) -> Inputs:
+        """The end of the longest job comes before that of the longest life."""
+        work_s = self.steps * self.step_s.high
+        if work_s > LIFE_MAX_S / 1_000:
+            raise ValueError(
+                f"steps: {self.steps} steps of {self.step_s.high:g} s take {work_s:.3g} s, more "
+                f"than {LIFE_MAX_S / 1_000:g} s (30,000 years): lower steps or step_s"
             )
         return self
 
@@ -267,7 +324,7 @@ def load(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no text, no date, too deep
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} holds no mapping; it begins with `steps: 100000`, say")
@@ -278,6 +335,16 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _line(fault: Any) -> str:
-    where = ".".join(str(part) for part in fault["loc"])
-    text = fault["msg"].removeprefix("Value error, ")
+    """`field: value: what is wrong`; our own texts bring the value along."""
+    loc = fault["loc"]
+    where = ".".join(map(str, loc if loc[:1] != ("lives",) else ("lives", *loc[2:])))  # no kind
+    kind, text = fault["type"], fault["msg"].removeprefix("Input ")
+    if kind == "missing":
+        text = "is missing; docs/checkpointing.md has a file to begin with"
+    elif kind == "union_tag_not_found":
+        text = f"{_shown(fault['input'])}: say which kind it is: {', '.join(KINDS)}"
+    elif kind == "value_error":
+        text = text.removeprefix("Value error, ")
+    else:
+        text = f"{_shown(fault['input'])}: {text}"
     return f"{where}: {text}" if where else text

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from spothop.policy.estimators import Life, kaplan_meier
 from spothop.policy.hazard import Hazard, Piecewise, Weibull, fit_piecewise
 from spothop_master.simulator.inputs import (
+    LIFE_MAX_S,
     BathtubSpec,
     CsvSpec,
     ExponentialSpec,
@@ -35,7 +36,6 @@ AGES_S = (0.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_6
 """Edges of the piecewise hazard that is fitted to measured lives."""
 
 _FIT_SAMPLES = 20_000
-_NEVER_S = 1e15
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,10 @@ def _bathtub(spec: BathtubSpec) -> Drawn:
     hours = np.linspace(0, 4 * spec.b_h, 40_001)
     died = np.clip(share(hours) - share(np.zeros(1))[0], 0, None)
     if died[-1] < 1:
-        raise InputError("lives: this bathtub never kills some VMs; raise a, or lower b_h")
+        raise InputError(
+            f"lives: a bathtub with a {spec.a:g} and t2_h {spec.t2_h:g} never kills some VMs; "
+            "raise a, or lower t2_h"
+        )
     upto = int(np.argmax(died >= 1)) + 1
     hours, died = hours[:upto], np.minimum(np.maximum.accumulate(died[:upto]), 1.0)
 
@@ -184,9 +187,9 @@ def _replay(spec: ReplaySpec) -> Drawn:
     lives = spec.lives_s
 
     def draw(k: int, u: Floats) -> Floats:
-        return np.full(u.shape, lives[k] if k < len(lives) else _NEVER_S)
+        return np.full(u.shape, lives[k] if k < len(lives) else LIFE_MAX_S)
 
-    return Drawn((sum(lives) / len(lives) if lives else _NEVER_S,), draw)
+    return Drawn((sum(lives) / len(lives) if lives else LIFE_MAX_S,), draw)
 
 
 @dataclass
@@ -225,7 +228,7 @@ class Zones:
         self.zones, ticks = self.up.shape
         self._window_s = ticks * self.tick_s
         left = np.array([_until(row, False) for row in self.up]) * self.tick_s
-        self._left = np.minimum(left, _NEVER_S)
+        self._left = np.minimum(left, LIFE_MAX_S)
         self._open = self.up & np.roll(self.up, -1, axis=1)  # a last tick takes no new VM
         self._wait = np.array([_until(row, True) for row in self._open]) * self.tick_s
         spent = np.cumsum(self.price, axis=1) * (self.tick_s / 3_600)

@@ -90,7 +90,8 @@ def _published(result: Result) -> Iterator[tuple[Outcome, Published]]:
 
 def _table(title: str, *columns: str) -> Table:
     """With the policy before these columns, which hold figures."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    words = Text(title)  # a job's name is no markup
+    table = Table(title=words, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("policy", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right", overflow="fold")
