@@ -70,7 +70,19 @@ class Vault:
         return len(fetch_tree(spec, target))
 
     def fence(self) -> int:
-        """Write this attempt's fence, or find it; its number. Raises Fenced."""
+        """Write this attempt's fence, or find it; its number.
+
+        Raises Fenced; and StorageUnavailable where an earlier attempt must have left its fence and
+        there is nothing: a folder whose disk is not mounted looks like that, and beginning again
+        would lose the job's work.
+        """
+        from spothop.storage import StorageUnavailable
+
+        if self._assignment.resumes and self._chain.is_empty():
+            raise StorageUnavailable(
+                f"nothing of job {self._assignment.job!r} is in {self._store.url} any more",
+                cure="mount it, or put it back; or cancel the job and submit it anew",
+            )
         return self._chain.fence(self._assignment.attempt).n
 
     def restore(

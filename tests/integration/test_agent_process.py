@@ -12,6 +12,8 @@ import pytest
 from fakes.agent_vm import BUNDLE, AgentVm, assignment, chain
 from fakes.fake_azure_metadata import FakeAzureMetadata
 from fakes.fake_master import FakeMaster
+from spothop.checkpoints import Chain
+from spothop.storage import open_store
 from spothop.wire import (
     AcknowledgedReport,
     AssignDirective,
@@ -22,6 +24,7 @@ from spothop.wire import (
     FencedReport,
     Insurance,
     InsuranceDirective,
+    MessageReport,
     MetricsReport,
     NoticeReport,
     PhaseReport,
@@ -34,6 +37,7 @@ from spothop.wire import (
     StartedReport,
     StepsReport,
     StopDirective,
+    StorageSpec,
 )
 
 pytestmark = pytest.mark.e2e
@@ -345,3 +349,19 @@ def test_what_nobody_expected_is_told_and_ends_the_attempt(
     assert (failed.phase, failed.user) == ("start", True)
     assert "`env` is too long" in failed.message
     assert "start failed" in master.log()
+
+
+def test_a_storage_that_is_empty_where_it_cannot_be_is_waited_for(
+    master: FakeMaster, vm: AgentVm, storage: Path
+) -> None:
+    """As a folder is whose disk is not mounted: to begin again would lose the job's work."""
+    storage.mkdir()
+    master.assignment = assignment(storage, attempt=2, resumes=True)
+    vm.start()
+    told = master.wait_for(MessageReport)
+    assert "nothing of job 'job-1' is in" in told.text
+    assert master.reports(FencedInReport) == []
+    store = open_store(StorageSpec(url=storage.as_uri()))
+    Chain(store, "job-1").fence(1)  # the disk is back
+    assert master.wait_for(FencedInReport).n == 2
+    assert master.wait_for(ExitedReport).done

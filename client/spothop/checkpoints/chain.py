@@ -77,6 +77,10 @@ class Chain:
         """
         return self._read_all(self._numbers(after))
 
+    def is_empty(self) -> bool:
+        """Not even a fence was ever written, or all of it is gone."""
+        return not self._numbers()
+
     def newest_first(self, before: int | None = None) -> Iterator[AnyEntry]:
         """Entries below `before` (default: all), each read only when it is asked for."""
         for n in reversed(self._numbers()):
