@@ -39,8 +39,11 @@ standard library, twice. One run trains on an on-demand VM and is left alone.
 The other trains on spot VMs in three zones, whose metadata servers speak the
 dialects of AWS, Azure and GCP, and is preempted again and again. Both must end
 with the same weights.
-Status pages: {url}
-Their token:  {token}
+After a notice a VM saves, and trains on until its replacement takes over.
+"saves 2/37/3" below: 2 by the script's own schedule, 37 that spothop asked for
+in between, 3 at a preemption notice.
+Status pages, while it runs: {url}
+Their token is in {token}
 """
 
 
@@ -108,6 +111,7 @@ def train(console: Console, client: Client, home: Path, args: argparse.Namespace
     with Screen(console, steps=args.steps) as screen:
         conductor = Conductor(client, jobs, screen, seed=args.seed)
         conductor.run(deadline_s=args.deadline)
+    console.print("both runs are over; comparing their weights ...")
     details = {title: client.job(job) for title, job in jobs.items()}
     for title, job in details.items():
         if job.state != "succeeded":
@@ -168,7 +172,7 @@ def main() -> int:
     console.print(table(report))
     broken = broken_promises(report, hopped, preemptions)
     for text in broken:
-        console.print(f"[red]broken:[/red] {text}")
+        console.print(f"[red]broken:[/red] {escape(text)}")
     if not broken:
         console.print(f"All promises held. Figures: {args.report}")
     return 1 if broken else 0

@@ -14,7 +14,11 @@ from spothop.wire import EventView, JobDetail
 
 HOPPED, STRAIGHT = "spot", "uninterrupted"
 POLL_S = 0.25
-OVER = ENDED
+HOW = {
+    Kind.NOTICE: "with notice",
+    Kind.SHORT: f"killed {SHORT_NOTICE_S} s after the notice",
+    Kind.NONE: "killed without notice",
+}
 
 
 class Conductor:
@@ -43,9 +47,9 @@ class Conductor:
             views = {title: self._client.job(job) for title, job in self._jobs.items()}
             for title, lines in events.items():
                 for text in next(lines):
-                    self._screen.note(f"  {title:<13} {text}")
+                    self._screen.note(text, title=title)
             self._screen.show(dict(views), now=time.monotonic())
-            if all(view.state in OVER for view in views.values()):
+            if all(view.state in ENDED for view in views.values()):
                 return
             if time.monotonic() > until:
                 raise DemoError(f"the runs were not over after {deadline_s:.0f} s")
@@ -59,7 +63,7 @@ class Conductor:
             events = self._client.events(job, after=after)
             after = events[-1].id if events else after
             self.released |= {e.vm for e in events if e.vm and e.data.get("to") == "terminating"}
-            yield [event.text for event in events if worth_a_line(event)]
+            yield [text for event in events if (text := told(event)) is not None]
 
     def _perhaps_preempt(self, job: JobDetail) -> None:
         attempt = next((a for a in job.attempts if a.number == job.attempt), None)
@@ -90,15 +94,25 @@ class Conductor:
         )
         self._steps_first = self._draw()
         self._screen.note(
-            f"> preemption {len(self.preemptions)}: {vm.pool.zone} ({vm.dialect.value}) at step "
-            f"{attempt.last_step}: {kind.value}"
+            f"> preemption {len(self.preemptions)}: {vm.id} ({vm.dialect.value}), "
+            f"step {attempt.last_step}: {HOW[kind]}"
         )
 
 
-def worth_a_line(event: EventView) -> bool:
+def told(event: EventView) -> str | None:
     """Notices, what came of them, ends and fresh starts; not the many insurance saves."""
-    if event.kind == "committed":
-        return event.data.get("save") == "emergency"
-    if event.kind in ("vm", "job"):
-        return event.data.get("to") in ENDED | {"terminated"}
-    return event.kind in ("notice", "restored")
+    match event.kind:
+        case "notice":
+            left, verdict = event.data["left_s"], "enough" if event.data["fits"] else "too little"
+            return f"{event.vm}: preemption notice, {left:.0f} s left, {verdict} for a save"
+        case "committed" if event.data.get("save") == "emergency":
+            took = event.data["delta_s"] + event.data["beta_s"]
+            return f"{event.vm}: emergency save of step {event.data['step']} took {took:.2f} s"
+        case "restored":
+            return f"{event.vm}: {event.text}"
+        case "vm" if event.data.get("to") == "terminated":
+            reason = str(event.data.get("reason", "ended"))
+            return f"{event.vm}: gone, {reason.replace('_', ' ')}"
+        case "job" if event.data.get("to") in ENDED:
+            return event.text
+    return None

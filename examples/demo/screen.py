@@ -1,7 +1,8 @@
-"""Live progress of the two runs: a panel on a terminal, a line now and then elsewhere."""
+"""Live progress of the two runs: a panel on a terminal, lines now and then elsewhere."""
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import suppress
 from types import TracebackType
 
@@ -13,6 +14,10 @@ from rich.text import Text
 
 from spothop.wire import JobView, SaveKind
 
+WIDTH = 80
+INDENT = 16
+"""Columns before the text of a line about a run, its title among them."""
+
 
 def say(console: Console, text: str) -> None:
     """Print, unless nobody is left to read it: the terminal, or the pipe's other end, is gone."""
@@ -23,7 +28,7 @@ def say(console: Console, text: str) -> None:
 class Screen:
     """Shows jobs as they are; `note` adds a line that stays."""
 
-    def __init__(self, console: Console, *, steps: int, every_s: float = 5.0) -> None:
+    def __init__(self, console: Console, *, steps: int, every_s: float = 10.0) -> None:
         self._console = console
         self._steps = steps
         self._every_s = every_s
@@ -44,37 +49,42 @@ class Screen:
         with suppress(OSError):  # a closed terminal
             self._live.stop()
 
-    def note(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+    def note(self, text: str, *, title: str | None = None) -> None:
+        """A line, of the run with this title if there is one; what does not fit goes below."""
+        head = "" if title is None else f"  {title}".ljust(INDENT)
+        below = " " * INDENT
+        lines = textwrap.wrap(head + text, WIDTH, subsequent_indent=below, break_on_hyphens=False)
+        self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, jobs: dict[str, JobView], *, now: float) -> None:
         if self._console.is_terminal:
-            self._live.update(Group(self._grid(jobs), Text()))
+            self._live.update(Group(panel(jobs, self._steps), Text()))
         elif now - self._printed_at >= self._every_s:
             self._printed_at = now
             for title, job in jobs.items():
-                self.note(f"  {title:<13} {line(job, self._steps)}")
-
-    def _grid(self, jobs: dict[str, JobView]) -> Table:
-        grid = Table.grid(padding=(0, 1))
-        for title, job in jobs.items():
-            bar = ProgressBar(total=self._steps, completed=job.step or 0, width=18)
-            grid.add_row(Text(title, style="bold"), bar, Text(progress(job, self._steps)))
-            grid.add_row("", Text(job.state, style="dim"), Text(where(job), style="dim"))
-        return grid
+                self.note(f"{job.state:<10} {figures(job, self._steps)}", title=title)
+                self.note(where(job), title="")
 
 
-def progress(job: JobView, steps: int) -> str:
+def panel(jobs: dict[str, JobView], steps: int) -> Table:
+    """Two rows for each run: how far it is, and where."""
+    grid = Table.grid(padding=(0, 1))
+    for title, job in jobs.items():
+        bar = ProgressBar(total=steps, completed=job.step or 0, width=10)
+        grid.add_row(Text(title, style="bold"), bar, Text(figures(job, steps)))
+        grid.add_row("", Text(job.state, style="dim"), Text(where(job), style="dim"))
+    return grid
+
+
+def figures(job: JobView, steps: int) -> str:
     loss = job.metrics.get("loss")
     shown = f"loss {loss:.3f}" if loss is not None else "loss -"
-    return f"step {job.step or 0}/{steps}  {shown}  ${job.cost:.5f}"
-
-
-def line(job: JobView, steps: int) -> str:
-    return f"{job.state:<10} {progress(job, steps)}"
+    return f"step {job.step or 0}/{steps}  {shown}  ${job.cost:.5f}  preempted {job.preemptions}x"
 
 
 def where(job: JobView) -> str:
     saves = "/".join(str(job.saves.get(kind, 0)) for kind in SaveKind)
-    pool = f"{job.pool.zone} {job.pool.vm}" if job.pool else "no VM"
-    return f"{pool}, {job.preemptions} preempted, saves {saves}"
+    place = "no VM"
+    if job.pool is not None:
+        place = f"{job.vm} {job.pool.zone}/{job.pool.vm}" + ("" if job.pool.spot else " on demand")
+    return f"{place}  saves {saves}"

@@ -72,6 +72,7 @@ def test_the_demo_keeps_its_promises(folder: Path) -> None:
         output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "All promises held" in output
+    assert [line for line in output.splitlines() if len(line.rstrip()) > 80] == []
     report = json.loads((folder / "demo-report.json").read_text(encoding="utf-8"))
     assert report.keys() >= KEYS
     assert report["weights_identical"]

@@ -1,9 +1,11 @@
-"""The demo, which everyone sees first: its plan and figures, and how it ends."""
+"""The demo, which everyone sees first: its plan, figures and progress, and how it ends."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from spothop.wire import (
     AttemptView,
     CheckpointView,
     Dialect,
+    EventView,
     JobDetail,
     Pool,
     SaveKind,
@@ -39,6 +43,18 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(DEMO)
     return importlib.import_module("report")
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DEMO)
+    return importlib.import_module("screen")
+
+
+@pytest.fixture
+def conductor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DEMO)
+    return importlib.import_module("conductor")
 
 
 @pytest.fixture
@@ -233,6 +249,82 @@ def test_the_plan_ends_even_if_a_dialect_never_comes(plan: ModuleType) -> None:
         todo.carried_out(kind, Dialect.AWS)
         shown.append(kind)
     assert len(shown) == todo.most
+
+
+def under_way(*, spot: bool = True) -> JobDetail:
+    return job(
+        ATTEMPTS,
+        state="allocating",  # the longest one
+        vm="vm-228467b9e6",
+        pool=Pool(cloud="local", region="local-1", zone="local-1a", vm="small", spot=spot),
+        step=1234,
+        metrics={"loss": 10.123},
+        preemptions=10,
+        saves={SaveKind.PERIODIC: 12, SaveKind.INSURANCE: 137, SaveKind.EMERGENCY: 10},
+        cost=0.12345,
+    )
+
+
+SHOWN = [
+    *("step 1234/5000", "loss 10.123", "vm-228467b9e6", "local-1a/small", "preempted 10x"),
+    *("saves 12/137/10", "$0.12345"),
+]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_live_progress_shows_every_figure_in_80_columns(screen: ModuleType, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+    jobs = {"spot": under_way(), "uninterrupted": under_way(spot=False)}
+    with screen.Screen(console, steps=5000) as shown:
+        shown.show(jobs, now=0.0)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    for figure in SHOWN:
+        assert text.count(figure) >= len(jobs), text
+    assert "local-1a/small on demand" in text
+    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80, text
+
+
+def test_a_long_line_goes_on_below_its_own_text(screen: ModuleType) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    screen.Screen(console, steps=1).note("[why] " * 20, title="uninterrupted")
+    first, *more = console.file.getvalue().splitlines()
+    assert first.startswith("  uninterrupted [why] [why]")
+    assert all(line.startswith(" " * 16 + "[why]") for line in more)
+    assert max(map(len, [first, *more])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "line"),
+    [
+        (
+            "notice",
+            {"left_s": 8.6, "fits": True},
+            "vm-1: preemption notice, 9 s left, enough for a save",
+        ),
+        (
+            "notice",
+            {"left_s": 0.4, "fits": False},
+            "vm-1: preemption notice, 0 s left, too little for a save",
+        ),
+        (
+            "committed",
+            {"save": "emergency", "step": 34, "delta_s": 0.01, "beta_s": 0.08},
+            "vm-1: emergency save of step 34 took 0.09 s",
+        ),
+        ("committed", {"save": "insurance"}, None),
+        ("restored", {}, "vm-1: as recorded"),
+        ("vm", {"to": "terminated", "reason": "agent_lost"}, "vm-1: gone, agent lost"),
+        ("vm", {"to": "terminating"}, None),
+        ("job", {"to": "succeeded"}, "as recorded"),
+    ],
+)
+def test_events_are_told_in_words_for_newcomers(
+    conductor: ModuleType, kind: str, data: dict[str, Any], line: str | None
+) -> None:
+    event = EventView(
+        id=1, at=BEGIN, job="j", vm="vm-1", attempt=1, kind=kind, text="as recorded", data=data
+    )
+    assert conductor.told(event) == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
