@@ -122,13 +122,13 @@ def kill_to_step(preemption: Preemption, job: JobDetail, released: set[str]) -> 
 
 def broken_promises(report: Report, hopped: JobDetail, preemptions: list[Preemption]) -> list[str]:
     """One line per promise that does not hold; empty when all do."""
-    dialects = {p.dialect for p in preemptions if p.kind is Kind.NOTICE}
+    dialects = {p.dialect.value for p in preemptions if p.kind is Kind.NOTICE}
     without = sum(p.kind is Kind.NONE for p in preemptions)
     promises = [
         (report.preemptions >= 6, f"{report.preemptions} preemptions, at least 6 were planned"),
         (
-            dialects == set(Dialect),
-            f"notices on {sorted(dialects)} only, three dialects planned",
+            len(dialects) == len(Dialect),
+            f"notices on {', '.join(sorted(dialects)) or 'no dialect'} only, three were planned",
         ),
         (without >= 2, f"{without} preemptions without notice, 2 were planned"),
         (any(p.kind is Kind.SHORT for p in preemptions), "no preemption with too short a notice"),
@@ -159,22 +159,23 @@ def table(report: Report) -> Table:
     rows = [
         ("preemptions", f"{report.preemptions}"),
         ("  with a notice long enough for a save", f"{report.noticed}"),
+        ("    steps recomputed", f"{report.steps_recomputed_noticed}"),
+        ("  with too short a notice, or none", f"{report.preemptions - report.noticed}"),
+        ("    steps recomputed, as far as known", f"{report.steps_recomputed_unnoticed}"),
         ("steps trained", f"{report.steps}"),
-        ("steps recomputed after such a notice", f"{report.steps_recomputed_noticed}"),
-        ("steps recomputed after the others (known)", f"{report.steps_recomputed_unnoticed}"),
         ("saves (periodic / insurance / emergency)", " / ".join(map(str, report.saves.values()))),
         ("from notice to commit, median (range)", spread(report.notice_to_commit_s)),
-        ("from kill to first new step", spread(report.kill_to_step_s)),
+        ("from kill to next step (< 0: ahead of it)", spread(report.kill_to_step_s)),
         (
             "wall time (uninterrupted run)",
             f"{report.wall_s:.0f} s ({straight_s:.0f} s)",
         ),
-        ("effective training time", f"{report.effective_training_time:.1%}"),
+        ("effective training time (share of wall)", f"{report.effective_training_time:.1%}"),
         (
             "cost (uninterrupted, on demand)",
             f"${report.cost_usd:.4f} (${on_demand:.4f})",
         ),
-        ("saving", f"{report.saving:.1%}"),
+        ("saving against on demand", f"{report.saving:.1%}"),
         ("weights identical, bit for bit", "yes" if report.weights_identical else "NO"),
         ("  SHA-256", report.weights_sha256[0][:16] + "..."),
     ]
