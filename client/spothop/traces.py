@@ -1,22 +1,36 @@
 """Files of what really happened: lives, node events, zones' availability. Standard library only.
 
-Formats: CSV with `lifetime_s` and `end` (anything but `preempted` is right-censored); CSV lines
-`ms,add|remove,node`; JSON with `gap_seconds` and, for each zone, run-length pairs [value, ticks] of
-`available` (1 = available) and `price` (USD an hour). Some public files of the last kind mean 1 =
-unavailable: those say `unavailable`, or nothing, and are refused until that is made plain.
+Formats: CSV with `lifetime_s` and `end` (`preempted`; `stop` and `censored` are right-censored);
+CSV lines `ms,add|remove,node`; JSON with `gap_seconds` and, for each zone, run-length pairs
+[value, ticks] of `available` (1 = available) and `price` (USD an hour). Some public files of the
+last kind mean 1 = unavailable: those say `unavailable`, or nothing, and are refused until that is
+made plain.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from spothop.policy.estimators import Life
+
+CENSORED = ("stop", "censored")
+"""Ends of lives that were no preemptions: the VM was given up, or is still alive."""
+_ENDS = f"`preempted`, or {' or '.join(f'`{end}`' for end in CENSORED)} where no preemption did it"
+
+_LONGEST_S = 1e15
+_TICKS_S = (1e-3, 1e9)
+_MOST_TICKS = 10_000_000
+_MOST_USD = 1e6  # an hour
+
+Row = tuple[int, list[str]]
+"""Cells of a CSV, and the line that they end in."""
 
 
 class TraceError(ValueError):
@@ -42,12 +56,14 @@ class ZoneTrace:
 
 
 def read_lives(path: Path) -> list[Life]:
-    """Lives from either CSV format. Raises TraceError; fewer than two lives are none."""
-    lines = _text(path).splitlines()
-    if lines and "lifetime_s" in lines[0].split(","):
-        lives = _lifetimes(path, lines)
+    """Lives above 0 s from either CSV format. Raises TraceError; fewer than two lives are none."""
+    rows = _rows(path)
+    header = [cell.lower() for cell in rows[0][1]] if rows else []
+    if "lifetime_s" in header:
+        lives = _lifetimes(path, header, rows)
     else:
-        lives = _events(path, lines)
+        lives = _events(path, rows)
+    lives = [life for life in lives if life.preempted or life.duration_s > 0]
     if len(lives) < 2 or not any(life.preempted for life in lives):
         raise TraceError(
             f"{path}: {len(lives)} lives, {sum(life.preempted for life in lives)} of them "
@@ -60,7 +76,7 @@ def read_zones(path: Path, *, names: Iterable[str] | None = None) -> ZoneTrace:
     """Zones from the JSON format. Raises TraceError."""
     try:
         data = json.loads(_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise TraceError(f"{path} is not JSON: {error}") from error
     if not (isinstance(data, dict) and isinstance(data.get("zones"), dict) and data["zones"]):
         raise TraceError(
@@ -68,8 +84,11 @@ def read_zones(path: Path, *, names: Iterable[str] | None = None) -> ZoneTrace:
             "zones -> name -> available: [[value, ticks], ...] with 1 = available"
         )
     tick_s = data.get("gap_seconds")
-    if not isinstance(tick_s, (int, float)) or not 0 < tick_s < math.inf:
-        raise TraceError(f"{path}: gap_seconds is {tick_s!r}; it is the length of a tick, above 0")
+    least, most = _TICKS_S
+    if not _is_number(tick_s) or not least <= tick_s <= most:
+        raise TraceError(
+            f"{path}: gap_seconds is {tick_s!r}; it is the length of a tick, {least:g} to {most:g}"
+        )
     wanted = list(names) if names is not None else list(data["zones"])
     missing = [name for name in wanted if name not in data["zones"]]
     if missing or not wanted:
@@ -99,58 +118,90 @@ def zone_lives(zone: Zone, tick_s: float) -> list[Life]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise TraceError(f"{path} is not text: {error}") from error
 
 
-def _lifetimes(path: Path, lines: list[str]) -> list[Life]:
-    lives = []
-    for number, row in enumerate(csv.DictReader(lines), start=2):
-        duration_s = _number(path, number, row.get("lifetime_s"))
-        lives.append(
-            Life(duration_s=duration_s, preempted=row.get("end", "preempted") == "preempted")
+def _rows(path: Path) -> list[Row]:
+    reader = csv.reader(io.StringIO(_text(path)), skipinitialspace=True)
+    try:
+        return [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if cells]
+    except csv.Error as error:
+        raise TraceError(f"{path}:{reader.line_num}: {error}") from error
+
+
+def _lifetimes(path: Path, header: list[str], rows: list[Row]) -> list[Life]:
+    if "end" not in header:
+        raise TraceError(
+            f"{path}:{rows[0][0]}: no column `end`, only {', '.join(header)}; add one that says "
+            f"how each life ended: {_ENDS}"
         )
+    lives = []
+    for number, cells in rows[1:]:
+        if len(cells) != len(header):
+            raise TraceError(
+                f"{path}:{number}: {len(cells)} cells where the header has {len(header)}"
+            )
+        row = dict(zip(header, cells, strict=True))
+        end = row["end"].lower()
+        if end not in ("preempted", *CENSORED):
+            raise TraceError(f"{path}:{number}: end is {row['end']!r}; it is {_ENDS}")
+        duration_s = _number(path, number, row["lifetime_s"])
+        lives.append(_life(path, number, duration_s, end == "preempted"))
     return lives
 
 
-def _events(path: Path, lines: list[str]) -> list[Life]:
+def _life(path: Path, line: int, duration_s: float, preempted: bool) -> Life:
+    if preempted and not duration_s > 0:
+        raise TraceError(
+            f"{path}:{line}: a life of 0 s that ended in a preemption; "
+            "give its length, or leave it out"
+        )
+    return Life(duration_s=duration_s, preempted=preempted)
+
+
+def _events(path: Path, rows: list[Row]) -> list[Life]:
     """Nodes still there at the last event are alive: censored."""
     added: dict[str, float] = {}
     lives, now_s = [], 0.0
-    for number, line in enumerate(lines, start=1):
-        parts = [part.strip() for part in line.split(",")]
-        if len(parts) != 3 or parts[1] not in ("add", "remove"):
+    for number, cells in rows:
+        what = cells[1].lower() if len(cells) == 3 else ""
+        if what not in ("add", "remove"):
             raise TraceError(
-                f"{path}:{number}: {line!r} is neither `ms,add|remove,node` nor below a header "
-                "with lifetime_s"
+                f"{path}:{number}: {','.join(cells)!r} is neither `ms,add|remove,node` nor below a "
+                "header with lifetime_s and end"
             )
-        at_s = _number(path, number, parts[0]) / 1_000
+        at_s = _number(path, number, cells[0]) / 1_000
         if at_s < now_s:
             raise TraceError(f"{path}:{number}: time runs backwards; sort the events")
-        now_s, node = at_s, parts[2]
-        if (parts[1] == "add") == (node in added):
+        now_s, node = at_s, cells[2]
+        if (what == "add") == (node in added):
             raise TraceError(
-                f"{path}:{number}: {parts[1]} of {node}, which does not fit the lines before"
+                f"{path}:{number}: {what} of {node}, which does not fit the lines before"
             )
-        if parts[1] == "add":
+        if what == "add":
             added[node] = at_s
         else:
-            lives.append(Life(duration_s=at_s - added.pop(node), preempted=True))
+            lives.append(_life(path, number, at_s - added.pop(node), True))
     lives += [Life(duration_s=now_s - at_s, preempted=False) for at_s in added.values()]
     return lives
 
 
-def _number(path: Path, line: int, text: str | None) -> float:
+def _number(path: Path, line: int, text: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        raise TraceError(f"{path}:{line}: {text!r} is no time of 0 or more")
+    if not 0 <= value <= _LONGEST_S:
+        raise TraceError(f"{path}:{line}: {text!r} is no time of 0 or more, {_LONGEST_S:g} at most")
     return value
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _zone(path: Path, name: str, data: Any) -> Zone:
@@ -178,11 +229,14 @@ def _runs(path: Path, where: str, pairs: Any) -> list[float]:
         if not (
             isinstance(pair, list)
             and len(pair) == 2
-            and isinstance(pair[0], (int, float))
+            and all(map(_is_number, pair))
             and isinstance(pair[1], int)
-            and 0 <= pair[0] < math.inf
-            and 0 < pair[1] <= 10_000_000
+            and 0 <= pair[0] <= _MOST_USD
+            and 0 < pair[1] <= _MOST_TICKS - len(values)
         ):
-            raise TraceError(f"{path}: {where}: {pair!r} is no [value, ticks] with ticks above 0")
+            raise TraceError(
+                f"{path}: {where}: {pair!r} is no [value, ticks] with ticks above 0 (values lie "
+                f"between 0 and {_MOST_USD:g}, and {_MOST_TICKS:,} ticks are most)"
+            )
         values += [pair[0]] * pair[1]
     return values
