@@ -11,7 +11,8 @@ import pytest
 from spothop.cli import run
 from spothop.cli.session import Session
 from spothop.cli.text import age, dollars, duration, saved, size
-from spothop.cli.views import EventFilter, log_line
+from spothop.cli.views import log_line
+from spothop.eventlog import EventFilter
 from spothop.settings import ClientSettings
 from spothop.wire import EventView
 

@@ -185,10 +185,11 @@ def events(
     Example: spothop events mnist-small -f
     """
     from spothop.cli import views
+    from spothop.eventlog import EventFilter
 
     session = session_of(context)
     console = session.console()
-    news = views.EventFilter()
+    news = EventFilter()
     with session.client() as client:
         for event in client.follow_events(job) if follow else client.events(job):
             if as_json:

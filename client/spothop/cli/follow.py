@@ -14,6 +14,7 @@ from rich.text import Text
 from spothop.cli import views
 from spothop.cli.text import dollars, number, saved
 from spothop.errors import NotSpothop, Unreachable
+from spothop.eventlog import EventFilter
 from spothop.sdk import ENDED, Client
 from spothop.wire import EventView, JobView
 
@@ -31,7 +32,7 @@ class Screen:
     def __init__(self, console: Console, *, terminal: bool) -> None:
         self._console = console
         self._aside = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        self._news = views.EventFilter()
+        self._news = EventFilter()
         self._live = Live(console=console, transient=True) if terminal else None
 
     def __enter__(self) -> Screen:

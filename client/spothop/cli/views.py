@@ -228,33 +228,6 @@ def _attempts(job: JobDetail) -> Table:
     return table(columns, rows, right=("FROM", "TO"))
 
 
-class EventFilter:
-    """Tells the events that say something new: the master writes a change down for the job, for the
-    attempt and for the VM, so that each has its history."""
-
-    def __init__(self) -> None:
-        self._shown: list[EventView] = []
-        """Those of the newest moment."""
-
-    def is_news(self, event: EventView) -> bool:
-        """Call it for each event once, in order."""
-        if self._shown and self._shown[0].at != event.at:
-            self._shown.clear()
-        if event.text and any(_repeats(event, shown) for shown in self._shown):
-            return False
-        self._shown.append(event)
-        return True
-
-
-def _repeats(event: EventView, shown: EventView) -> bool:
-    """An event of the job has neither attempt nor VM, one of the VM no attempt."""
-    return (
-        event.text == shown.text
-        and event.attempt in (None, shown.attempt)
-        and event.vm in (None, shown.vm)
-    )
-
-
 def event_line(event: EventView) -> Text:
     """One event, in local time."""
     text = Text(f"{event.at.astimezone():%H:%M:%S} ", style="dim")

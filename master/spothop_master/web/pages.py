@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from spothop.eventlog import EventFilter
 from spothop.wire import JobDetail
 from spothop_master import pools
 from spothop_master.problems import ApiError
@@ -81,7 +82,8 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
             ) from None
         url = services.settings.storage_url
         job = views.job_detail(db, row, now=now, storage_url=url)
-        events = views.events(db, job.id, newest=True, limit=RECENT)
+        news = EventFilter()
+        events = [e for e in views.events(db, job.id, newest=True, limit=RECENT) if news.is_news(e)]
         metric = _main_metric(job)
         series = views.metric_series(db, job.id, metric) if metric else []
     return _page(
