@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -185,7 +186,7 @@ def test_show_tells_of_the_injection(capsys: pytest.CaptureFixture[str]) -> None
     master = FakeMaster(answer=lambda: httpx.Response(200, content=shown.model_dump_json()))
     assert cli(master, "show", "j-1") == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "injection 2 lives of a trace, 25% without notice; 2 preemptions so far" in out
+    assert "injection 2 lives of a trace, seed 0, 25% without notice; 2 preemptions so far" in out
 
 
 # --- traces -------------------------------------------------------------------------------------
@@ -198,27 +199,55 @@ def zones(tmp_path: Path, **available: Any) -> Path:
     return path
 
 
-def test_a_csv_of_lives_without_those_cut_short(tmp_path: Path) -> None:
+def lives_csv(tmp_path: Path) -> Path:
+    """Deaths at 10, 20, ... 100 s, in their order, and ten lives cut short at 200 s."""
     path = tmp_path / "lives.csv"
-    path.write_text("lifetime_s,end\n30,preempted\n99,stop\n12.5,preempted\n")
-    assert inject.lives(path, None) == [30, 12.5]
+    rows = [f"{10 * n},preempted" for n in range(1, 11)] + ["200,stop"] * 10
+    path.write_text("\n".join(["lifetime_s,end", *rows]))
+    return path
 
 
-def test_node_events_in_the_order_of_their_ends(tmp_path: Path) -> None:
+def test_a_csv_of_lives_is_drawn_from_with_those_cut_short(tmp_path: Path) -> None:
+    path = lives_csv(tmp_path)
+    drawn = [inject.lives(path, None, seed=seed) for seed in range(200)]
+    assert {len(lives) for lives in drawn} == {20}
+    seen = [life for lives in drawn for life in lives]
+    assert set(seen) == {*range(10, 101, 10), 200}
+    # Efron's mean; those that ended in a preemption alone have one of 55 s
+    assert statistics.mean(seen) == pytest.approx(0.5 * 55 + 0.5 * 200, rel=0.05)
+    assert any(lives != sorted(lives) for lives in drawn)
+
+
+def test_the_seed_draws_the_lives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, master = lives_csv(tmp_path), FakeMaster()
+    for seed in ("7", "7", "8"):
+        assert cli(master, "inject", "j-1", "--trace", str(path), "--seed", seed) == 0
+    first, again, other = (request.lives_s for request in master.requests)
+    assert first == again == inject.lives(path, None, seed=7)
+    assert first != other
+    assert "20 lives of a trace, seed 8" in capsys.readouterr().out
+
+
+def test_node_events_are_lives(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_text("0,add,a\n1000,add,b\n5000,remove,b\n9000,remove,a\n9000,add,c\n")
-    assert inject.lives(path, None) == [4, 9]
+    assert set(inject.lives(path, None, seed=1)) <= {4, 9}
+
+
+def test_help_says_what_becomes_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(FakeMaster(), "inject", "--help") == 0
+    assert "drawn by the seed" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_runs_of_a_zone_where_1_means_available(tmp_path: Path) -> None:
     path = zones(tmp_path, a=[[1, 2], [0, 5], [1, 3], [0, 1], [1, 9]], b=[[1, 20]])
-    assert inject.lives(path, "a") == [120, 180]  # the last run is cut off by the window
+    assert inject.lives(path, "a", seed=1) == [120, 180]  # the last run is cut off by the window
     with pytest.raises(typer.BadParameter, match="choose one: --zone a, b"):
-        inject.lives(path, None)
+        inject.lives(path, None, seed=1)
     with pytest.raises(ClientError, match="never taken away"):
-        inject.lives(path, "b")
+        inject.lives(path, "b", seed=1)
     with pytest.raises(ClientError, match="no zone"):
-        inject.lives(path, "c")
+        inject.lives(path, "c", seed=1)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +257,7 @@ def test_the_runs_of_a_zone_where_1_means_available(tmp_path: Path) -> None:
         "lifetime_s,end\n30,preempted\n",  # fewer than two
         "lifetime_s,end\n30,stop\n40,stop\n",  # no preemption
         "lifetime_s,end\n-1,preempted\n4,preempted\n",
+        "lifetime_s,end\n0,preempted\n4,preempted\n",
         "0,add,a\n1,remove,b\n",
     ],
 )
@@ -246,9 +276,9 @@ def test_the_wrong_sign_and_gaps_are_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps({"gap_seconds": 60, "zones": {"a": {"unavailable": [[1, 2]]}}}))
     with pytest.raises(ClientError, match="1 = unavailable"):
-        inject.lives(wrong, None)
+        inject.lives(wrong, None, seed=1)
     with pytest.raises(ClientError, match="gaps"):
-        inject.lives(zones(tmp_path, a=[[1, 2]], b=[[1, 3]]), None)
+        inject.lives(zones(tmp_path, a=[[1, 2]], b=[[1, 3]]), None, seed=1)
 
 
 # --- pools and simulate -------------------------------------------------------------------------

@@ -250,7 +250,11 @@ def inject(
         typer.Option(help="Mean times to preemption: 600,20m; the last repeats. Exponential."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Lives as they were seen: .csv of lives, .json of zones.")
+        Path | None,
+        typer.Option(
+            help="Measured lives. .csv: as many as it has, drawn by the seed from its Kaplan-Meier "
+            "curve, which counts lives cut short. .json: the runs of a --zone, in their order."
+        ),
     ] = None,
     zone: Annotated[str | None, typer.Option(help="Which zone of the trace.")] = None,
     seed: Annotated[

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import reprlib
 import secrets
+from bisect import bisect_left
 from pathlib import Path
 
 import typer
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from spothop import traces
 from spothop.errors import ApiError, ClientError
 from spothop.jobspec import parse_duration
+from spothop.policy.estimators import Life, kaplan_meier
 from spothop.sdk import Client
 from spothop.traces import TraceError
 from spothop.wire import InjectionView, InjectRequest
@@ -32,11 +35,12 @@ def request(
         raise typer.BadParameter("give --mttp or --trace (or --stop), one of them")
     if zone is not None and trace is None:
         raise typer.BadParameter("--zone chooses a zone of a --trace")
+    seed = secrets.randbelow(2**31) if seed is None else seed
     try:
         return InjectRequest(
             mttp_s=mean_lives(mttp) if mttp is not None else [],
-            lives_s=lives(trace, zone) if trace is not None else [],
-            seed=secrets.randbelow(2**31) if seed is None else seed,
+            lives_s=lives(trace, zone, seed=seed) if trace is not None else [],
+            seed=seed,
             no_notice=no_notice,
         )
     except ValidationError as error:
@@ -76,19 +80,29 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def lives(path: Path, zone: str | None) -> list[float]:
-    """The lives of a trace that ended in a preemption, in its order; raises ClientError.
+def lives(path: Path, zone: str | None, *, seed: int) -> list[float]:
+    """Lives like those of a trace; raises ClientError.
 
-    A life cut short otherwise tells of no preemption: it is left out.
+    Of a zone: its runs that ended in a preemption, in their order. Of a CSV: as many as it has,
+    drawn by the seed, for a file is in the order of deaths and some lives in it were cut short.
     """
     try:
-        if path.suffix == ".json":
+        if path.suffix.lower() == ".json":
             return _of_zone(path, zone)
         if zone is not None:
             raise typer.BadParameter(f"--zone: {path} has lives, no zones")
-        return [life.duration_s for life in traces.read_lives(path) if life.preempted]
+        return _drawn(traces.read_lives(path), random.Random(seed))
     except TraceError as error:
         raise ClientError(str(error), "docs/checkpointing.md has the formats of traces") from None
+
+
+def _drawn(seen: list[Life], rng: random.Random) -> list[float]:
+    """From the Kaplan-Meier curve; what outlives its last death dies at the longest age seen
+    (Efron 1967)."""
+    curve = kaplan_meier(seen)
+    died = [1 - point.share for point in curve]
+    ages = [*(point.age_s for point in curve), max(life.duration_s for life in seen)]
+    return [ages[bisect_left(died, rng.random())] for _ in seen]
 
 
 def _of_zone(path: Path, name: str | None) -> list[float]:
@@ -126,7 +140,7 @@ def inject(client: Client, target: str, wanted: InjectRequest | None) -> Injecti
 def words(found: InjectionView) -> str:
     """One line about an injection."""
     if found.lives:
-        what = f"{found.lives} lives of a trace"
+        what = f"{found.lives} lives of a trace, seed {found.seed}"
     else:
         shown = ", ".join(f"{s:g}" for s in found.mttp_s[:5])
         more = ", ..." if len(found.mttp_s) > 5 else ""
