@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from spothop_master.simulator import PRESETS, Result, make, run
+from spothop_master.simulator.inputs import VM_PRICES
 from spothop_master.simulator.published import PUBLISHED
 from spothop_master.simulator.traces import read_zones
 
@@ -156,6 +157,7 @@ def window_job(preset: str, scale: float, **changes: Any) -> dict[str, Any]:
         save_s=scale * base["save_s"],
         notices_kept=0.95,
         vm="p3.2xlarge",
+        on_demand_price=VM_PRICES["p3.2xlarge"][1],
         policies=arms(WINDOW_STATIC, ()),
         **half_to_more,
         **changes,

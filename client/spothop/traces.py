@@ -43,8 +43,8 @@ class Zone:
 
     name: str
     available: tuple[bool, ...]
-    price: tuple[float, ...]
-    """USD an hour."""
+    price: tuple[float, ...] | None
+    """USD an hour; None: the file has none, for any zone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,12 @@ def read_zones(path: Path, *, names: Iterable[str] | None = None) -> ZoneTrace:
     lengths = {zone.name: len(zone.available) for zone in zones}
     if len(set(lengths.values())) != 1:
         raise TraceError(f"{path}: the zones have gaps, their lengths differ: {lengths}")
+    unpriced = [zone.name for zone in zones if zone.price is None]
+    if 0 < len(unpriced) < len(zones):
+        raise TraceError(
+            f"{path}: some zones have prices others none ({', '.join(unpriced)}); "
+            "give prices to all zones or to none, or choose zones"
+        )
     if not any(any(zone.available) for zone in zones):
         raise TraceError(f"{path}: no zone is ever available; does 1 mean unavailable in it?")
     return ZoneTrace(tick_s=float(tick_s), zones=zones)
@@ -214,13 +220,16 @@ def _zone(path: Path, name: str, data: Any) -> Zone:
     available = _runs(path, f"{name}.available", data["available"])
     if not set(available) <= {0, 1}:
         raise TraceError(f"{path}: {name}.available holds values other than 0 and 1")
-    price = _runs(path, f"{name}.price", data.get("price", [[0, len(available)]]))
+    up = tuple(value == 1 for value in available)
+    if "price" not in data:
+        return Zone(name=name, available=up, price=None)
+    price = _runs(path, f"{name}.price", data["price"])
     if len(price) != len(available):
         raise TraceError(
             f"{path}: zone {name} has {len(available)} ticks of availability and {len(price)} of "
             "price: there is a gap"
         )
-    return Zone(name=name, available=tuple(v == 1 for v in available), price=tuple(price))
+    return Zone(name=name, available=up, price=tuple(price))
 
 
 def _runs(path: Path, where: str, pairs: Any) -> list[float]:

@@ -156,7 +156,7 @@ runner = CliRunner()
 
 def test_the_command_prints_rows_as_json(tmp_path: Path) -> None:
     report = tmp_path / "out.html"
-    options = "--preset thesis-117m --trials 3 --mttp 3600,7200 --json"
+    options = "--preset thesis-117m --trials 3 --mttp 3600,2h --json"
     chosen = ["--policy", "thesis-always", "--policy", "on-demand", "--report", str(report)]
     done = runner.invoke(app, [*options.split(), *chosen])
     assert done.exit_code == 0, done.output
@@ -180,12 +180,53 @@ def test_the_command_takes_a_file_and_a_trace(tmp_path: Path) -> None:
     assert "notice-aware" in done.stdout
 
 
+def zones_json(folder: Path, *prices: float | None) -> str:
+    """Zones that are up for 9 of 10 hours, each with its price."""
+    path = folder / "zones.json"
+    zones = {
+        f"z{n}": {"available": [[1, 9], [0, 1]]} | ({"price": [[price, 10]]} if price else {})
+        for n, price in enumerate(prices)
+    }
+    path.write_text(json.dumps({"gap_seconds": 3_600, "zones": zones}), encoding="utf-8")
+    return str(path)
+
+
+def test_prices_of_a_trace_are_not_those_of_the_presets_vm(tmp_path: Path) -> None:
+    base = ["--preset", "thesis-117m", "--policy", "thesis", "--trials", "3"]
+    base += ["--trace", zones_json(tmp_path, 0.93)]
+    report = tmp_path / "out.html"
+    done = runner.invoke(app, [*base, "--report", str(report)])
+    assert done.exit_code == 0, done.output
+    told = "on-demand price of Standard_NC12s_v3, 6.2 USD an hour"
+    assert told in " ".join(done.stdout.split())
+    assert told in report.read_text(encoding="utf-8")
+    done = runner.invoke(app, [*base, "--json"])
+    assert told in done.stderr
+    assert "--on-demand-price" in done.stderr
+    done = runner.invoke(app, [*base, "--json", "--on-demand-price", "3.1", "--spot-price", "2"])
+    assert json.loads(done.stdout)[0]["saving"] == pytest.approx(0.7, abs=0.02)
+    assert done.stderr == "spot_price 2 is not used: the trace has spot prices of its own\n"
+
+
+def test_a_trace_without_prices_costs_the_spot_price(tmp_path: Path) -> None:
+    base = ["--preset", "thesis-117m", "--policy", "thesis", "--trials", "3", "--json"]
+    base += ["--trace", zones_json(tmp_path, None)]
+    for more, saving in ([], 1 - 2.3 / 6.2), (["--spot-price", "3.1"], 0.5):
+        done = runner.invoke(app, [*base, *more])
+        assert json.loads(done.stdout)[0]["saving"] == pytest.approx(saving, abs=0.02)
+        assert done.stderr == ""
+    done = runner.invoke(app, [*base[:-1], zones_json(tmp_path, None, 0.9)])
+    assert done.exit_code == 2
+    assert "others none (z0)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "give a YAML file or --preset"),
         (["--preset", "x"], "no preset 'x'"),
-        (["--preset", "thesis-117m", "--mttp", "soon"], "--mttp soon"),
+        (["--preset", "thesis-117m", "--mttp", "soon"], "--mttp: 'soon' is no time above 0"),
+        (["--preset", "thesis-117m", "--on-demand-price", "nan"], "on_demand_price: nan"),
         (["--preset", "thesis-117m", "--mttp", "1", "--trace", "x.csv"], "not both"),
         (["--preset", "thesis-117m", "--notices-kept", "2"], "notices_kept"),
     ],

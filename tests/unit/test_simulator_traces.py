@@ -114,6 +114,7 @@ def test_zones_are_unpacked_tick_by_tick(tmp_path: Path) -> None:
     assert trace.zones[0] == Zone(
         name="a", available=(True, True, True, False, False), price=(0.9,) * 5
     )
+    assert read_zones(zones(tmp_path, zones={"a": {"available": [[1, 5]]}})).zones[0].price is None
     assert [zone.name for zone in read_zones(zones(tmp_path), names=["b"]).zones] == ["b"]
 
 

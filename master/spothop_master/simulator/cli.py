@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from spothop.cli.inject import mean_lives
 from spothop_master.simulator.inputs import InputError, load, make
 from spothop_master.simulator.presets import PRESETS
 from spothop_master.simulator.result import Result
@@ -26,11 +27,13 @@ def simulate(
         list[str] | None,
         typer.Option(help="thesis, notice-aware, static-50, none, on-demand; may be repeated"),
     ] = None,
-    mttp: Annotated[
-        str | None, typer.Option(help="mean lives in seconds; the last repeats: 600,1200")
-    ] = None,
+    mttp: Annotated[str | None, typer.Option(help="mean lives: 600,20m; the last repeats")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="lives from a trace: .csv of lives, .json of zones")
+    ] = None,
+    spot_price: Annotated[float | None, typer.Option(help="USD an hour, spot")] = None,
+    on_demand_price: Annotated[
+        float | None, typer.Option(help="USD an hour; with a trace, of the VM type in it")
     ] = None,
     notices_kept: Annotated[float | None, typer.Option(help="share of notices, 0 to 1")] = None,
     replacement: Annotated[str | None, typer.Option(help="notice | kill")] = None,
@@ -51,6 +54,8 @@ def simulate(
     """
     given = {
         "policies": policy or None,
+        "spot_price": spot_price,
+        "on_demand_price": on_demand_price,
         "notices_kept": notices_kept,
         "replacement": replacement,
         "trials": trials,
@@ -87,20 +92,20 @@ def _lives(data: dict[str, Any], mttp: str | None, trace: Path | None) -> None:
     data.pop("mttp_s", None)
     data.pop("lives", None)
     if trace is not None:
-        kind = "zones" if trace.suffix == ".json" else "csv"
+        kind = "zones" if trace.suffix.lower() == ".json" else "csv"
         data["lives"] = {"kind": kind, "path": str(trace)}
         return
     try:
-        data["mttp_s"] = [float(part) for part in str(mttp).split(",")]
-    except ValueError as error:
-        raise InputError(f"--mttp {mttp}: seconds, as in 600,1200") from error
+        data["mttp_s"] = mean_lives(str(mttp))
+    except typer.BadParameter as error:
+        raise InputError(error.message) from error
 
 
 def _show(result: Result, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result.rows, indent=2, allow_nan=False))
         for note in result.notes:
-            typer.echo(f"left out: {note}", err=True)
+            typer.echo(note, err=True)
         return
     Console().print(screen(result))
 

@@ -205,7 +205,8 @@ class Zones:
     tick_s: float
     up: NDArray[np.bool_]
     """One row for each zone."""
-    price: Floats
+    price: Floats | None
+    """USD an hour; None: the trace has none."""
     offset: Floats = field(default_factory=lambda: np.zeros(1))
     """Where in the window each trial starts, in seconds."""
 
@@ -215,7 +216,7 @@ class Zones:
         made = cls(
             trace.tick_s,
             np.array([zone.available for zone in trace.zones]),
-            np.array([zone.price for zone in trace.zones]),
+            np.array([zone.price for zone in trace.zones]) if trace.zones[0].price else None,
         )
         if not made._open.any():
             raise TraceError(
@@ -231,7 +232,8 @@ class Zones:
         self._left = np.minimum(left, LIFE_MAX_S)
         self._open = self.up & np.roll(self.up, -1, axis=1)  # a last tick takes no new VM
         self._wait = np.array([_until(row, True) for row in self._open]) * self.tick_s
-        spent = np.cumsum(self.price, axis=1) * (self.tick_s / 3_600)
+        self._price = np.zeros(self.up.shape) if self.price is None else self.price
+        spent = np.cumsum(self._price, axis=1) * (self.tick_s / 3_600)
         self._spent = np.concatenate([np.zeros((self.zones, 1)), spent], axis=1)
         self._seen: list[list[Life]] = [[] for _ in range(self.zones)]
 
@@ -296,7 +298,7 @@ class Zones:
         into = at - tick * self.tick_s
         here = self._in_window(tick)
         wait = np.where(self._open[:, here], 0.0, self._wait[:, here] - into)
-        order = wait * 1e3 + self.price[:, here] * (wait == 0)
+        order = wait * 1e3 + self._price[:, here] * (wait == 0)
         order[last[last >= 0], np.flatnonzero(last >= 0)] += 500.0  # another zone, if one is there
         zone = np.argmin(order, axis=0)
         waited = wait[zone, np.arange(len(at))]
@@ -309,6 +311,9 @@ class Zones:
         return np.mod(tick, self.up.shape[1]).astype(np.int64)
 
     def cost(self, placed: Placement, trial: Ints, until: Floats, price: float) -> Floats:
+        """By the trace's prices, or by this one where it has none."""
+        if self.price is None:
+            return (until - placed.running) * (price / 3_600)
         return self._upto(placed.zone, until + self.offset[trial]) - self._upto(
             placed.zone, placed.running + self.offset[trial]
         )
@@ -316,7 +321,7 @@ class Zones:
     def _upto(self, zone: Ints, at: Floats) -> Floats:
         whole, rest = np.divmod(at, self._window_s)
         tick = np.minimum((rest / self.tick_s).astype(np.int64), self.up.shape[1] - 1)
-        part = (rest - tick * self.tick_s) * self.price[zone, tick] / 3_600
+        part = (rest - tick * self.tick_s) * self._price[zone, tick] / 3_600
         spent: Floats = whole * self._spent[zone, -1] + self._spent[zone, tick] + part
         return spent
 

@@ -65,11 +65,12 @@ def page(result: Result) -> str:
         for i, figure in enumerate(figures)
     ]
     title = html.escape(f"spothop simulation: {result.inputs.name}")
-    why = WHY[result.inputs.name] if beside(result.inputs) else ""
+    why = [WHY[result.inputs.name]] if beside(result.inputs) else []
+    words = "".join(f"<p>{html.escape(text)}</p>" for text in (*result.notes, *why))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{_table(result)}"
-        f"<p>{html.escape(why)}</p>{''.join(plots)}"
+        f"{words}{''.join(plots)}"
         f"<h2>Inputs</h2><pre>{html.escape(result.inputs.model_dump_json(indent=2))}</pre>"
         "</body></html>\n"
     )

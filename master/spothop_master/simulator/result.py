@@ -60,7 +60,7 @@ class Result:
     inputs: Inputs
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
-    """Policies that were left out, and why."""
+    """What one has to know beside the figures: policies left out, and whose prices these are."""
 
     @property
     def rows(self) -> list[dict[str, float | str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spothop_master.simulator.engine import NeverFinishesError, on_demand, simulate
 from spothop_master.simulator.inputs import Arm, InputError, Inputs
-from spothop_master.simulator.lives import make_lives
+from spothop_master.simulator.lives import Lives, Zones, make_lives
 from spothop_master.simulator.result import Result, summarise
 
 
@@ -15,14 +17,29 @@ def run(inputs: Inputs) -> Result:
     """
     lives = make_lives(inputs.lives)
     baseline = on_demand(inputs)
-    outcomes, notes = [], []
+    outcomes, notes = [], list(_prices(inputs, lives))
+    left_out = []
     for name in inputs.policies:
         try:
             trials = simulate(inputs, Arm.of(name), lives)
         except NeverFinishesError as error:
-            notes.append(str(error))
+            left_out.append(f"left out: {error}")
             continue
         outcomes.append(summarise(name, trials, baseline, inputs))
     if not outcomes:
-        raise InputError("\n".join(notes))
-    return Result(inputs=inputs, outcomes=tuple(outcomes), notes=tuple(notes))
+        raise InputError("\n".join(left_out))
+    return Result(inputs=inputs, outcomes=tuple(outcomes), notes=(*notes, *left_out))
+
+
+def _prices(inputs: Inputs, lives: Lives) -> Iterator[str]:
+    """Whose prices the saving compares."""
+    if not isinstance(lives, Zones) or lives.price is None:
+        return
+    if inputs.on_demand_price is None:
+        yield (
+            f"saving: the trace's spot prices stand against the on-demand price of {inputs.vm}, "
+            f"{inputs.prices[1]:g} USD an hour. It says nothing where the trace is of another VM "
+            "type: give that type's price with --on-demand-price, or on_demand_price in the file"
+        )
+    if inputs.spot_price is not None:
+        yield f"spot_price {inputs.spot_price:g} is not used: the trace has spot prices of its own"

@@ -24,7 +24,7 @@ def screen(result: Result) -> RenderableType:
     parts: list[RenderableType] = [overview(result), Text(ABOUT), Text(), breakdown(result)]
     if beside(result.inputs):
         parts += [Text(), comparison(result), Text(WHY[result.inputs.name])]
-    parts += [Text(f"left out: {note}") for note in result.notes]
+    parts += [Text(note) for note in result.notes]
     return Group(*parts)
 
 
