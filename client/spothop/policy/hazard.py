@@ -17,7 +17,7 @@ from typing import Protocol
 _LARGEST = 700.0  # e to it is still a float
 FEWEST_DEATHS = 30
 """Preemptions from which the danger of an age is told from chance."""
-_DEATHS_A_BIN, _MOST_BINS = 10, 8
+_DEATHS_A_BIN, _MOST_BINS, _EVEN_BINS = 10, 8, 8
 
 
 class Hazard(Protocol):
@@ -97,8 +97,10 @@ def fit_piecewise(
 def fit_by_age(lives: Iterable[tuple[float, bool]], *, mttp_s: float) -> Piecewise | None:
     """How the danger depends on the age in these lives, at the level of `mttp_s`.
 
-    The shape is that of a whole region, the level that of one zone. Bins hold equally many deaths:
-    narrow where VMs die, as at the end of a maximum run time. None with fewer than `FEWEST_DEATHS`.
+    The shape is that of a whole region, the level that of one zone. Bins hold equally many deaths,
+    so that they are narrow where VMs die, as at the end of a maximum run time; and none is longer
+    than an eighth of the longest life, so that a calm time before it counts as one. None with fewer
+    than `FEWEST_DEATHS`.
     """
     seen = [(max(s, 0.0), preempted) for s, preempted in lives]
     died = sorted(s for s, preempted in seen if preempted)
@@ -106,7 +108,8 @@ def fit_by_age(lives: Iterable[tuple[float, bool]], *, mttp_s: float) -> Piecewi
     if len(died) < FEWEST_DEATHS or exposure_s <= 0:
         return None
     bins = min(_MOST_BINS, len(died) // _DEATHS_A_BIN)
-    edges = sorted({0.0, *(died[len(died) * i // bins] for i in range(1, bins))})
-    fitted = fit_piecewise(seen, ages_s=edges)
+    edges = {0.0, *(died[len(died) * i // bins] for i in range(1, bins))}
+    edges |= {died[-1] * i / _EVEN_BINS for i in range(1, _EVEN_BINS)}
+    fitted = fit_piecewise(seen, ages_s=sorted(edges))
     scale = exposure_s / len(died) / max(mttp_s, 1e-9)
     return Piecewise(fitted.ages_s, tuple(rate * scale for rate in fitted.rates))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spothop.policy.estimators import Life, kaplan_meier
-from spothop.policy.hazard import Hazard, Piecewise, Weibull, fit_piecewise
+from spothop.policy.hazard import FEWEST_DEATHS, Hazard, fit_by_age
 from spothop_master.simulator.inputs import (
     LIFE_MAX_S,
     BathtubSpec,
@@ -32,10 +32,9 @@ from spothop_master.simulator.traces import TraceError, read_lives, read_zones
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-AGES_S = (0.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_600.0, 79_200.0)
-"""Edges of the piecewise hazard that is fitted to measured lives."""
-
 _FIT_SAMPLES = 20_000
+_SEEN = 1_000
+"""Lives from which the danger by age is fitted, as the master does it."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,14 @@ def _parametric(spec: ExponentialSpec | WeibullSpec) -> Drawn:
         return lives
 
     # one shape of danger for all VMs only where they have one mean
-    law = Weibull.of_mean(means[0], shape) if shape != 1 and len(means) == 1 else None
+    law = _by_age(draw, means[0]) if shape != 1 and len(means) == 1 else None
     return Drawn(means, draw, law)
+
+
+def _by_age(draw: Callable[[int, Floats], Floats], mean_s: float) -> Hazard | None:
+    """What the master would have found in so many lives, evenly spread over the law."""
+    sample = draw(0, (np.arange(_SEEN) + 0.5) / _SEEN)
+    return fit_by_age([(float(s), True) for s in sample], mttp_s=mean_s)
 
 
 def _bathtub(spec: BathtubSpec) -> Drawn:
@@ -172,14 +177,8 @@ def empirical(lives: list[Life]) -> Drawn:
 
 def _fitted(draw: Callable[[int, Floats], Floats]) -> Drawn:
     """Mean and hazard of a law that has no formula for them, from evenly spread draws."""
-    sample = draw(0, (np.arange(_FIT_SAMPLES) + 0.5) / _FIT_SAMPLES)
-    law = fit_piecewise([(float(s), True) for s in sample], ages_s=_edges(sample))
-    return Drawn((float(sample.mean()),), draw, law)
-
-
-def _edges(sample: Floats) -> tuple[float, ...]:
-    longest = float(sample.max())
-    return tuple(age for age in AGES_S if age < longest)
+    mean_s = float(draw(0, (np.arange(_FIT_SAMPLES) + 0.5) / _FIT_SAMPLES).mean())
+    return Drawn((mean_s,), draw, _by_age(draw, mean_s))
 
 
 def _replay(spec: ReplaySpec) -> Drawn:
@@ -244,12 +243,11 @@ class Zones:
         return max(exposure_s, self.tick_s) / max(sum(life.preempted for life in lives), 1)
 
     def hazard(self, zone: int = 0) -> Hazard | None:
-        lives = [(life.duration_s, life.preempted) for life in self._seen[zone]]
-        runs = int(np.count_nonzero(self.up[zone] & ~np.roll(self.up[zone], -1)))
-        if runs < _FEWEST_RUNS or not any(preempted for _, preempted in lives):
-            return None
-        fitted: Piecewise = fit_piecewise(lives, ages_s=_edges(np.array([s for s, _ in lives])))
-        return fitted
+        """The shape of all zones at the level of this one, as the master fits it."""
+        if np.count_nonzero(self.up & ~np.roll(self.up, -1, axis=1)) < FEWEST_DEATHS:
+            return None  # the scouts saw the same few ends again and again
+        lives = [(life.duration_s, life.preempted) for seen in self._seen for life in seen]
+        return fit_by_age(lives, mttp_s=self.mean_s(0, zone))
 
     def start(self, trials: int, seed: int, latency_s: float) -> None:
         """Hold VMs without a job for a while: their lives are the statistics of each zone."""
@@ -331,8 +329,6 @@ _SCOUTS = 40
 _SCOUTED = 25
 """VMs that each scout holds, one after the other."""
 _LONGEST_WINDOWS = 10
-_FEWEST_RUNS = 30
-"""A zone that went away less often has no hazard of its own: scouts see the same ends again."""
 _OFFSETS = 0x7A
 """Keeps the stream of offsets apart from the lives of the first VM."""
 
