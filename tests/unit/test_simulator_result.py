@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 from dataclasses import fields
@@ -12,10 +13,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from spothop_master.simulator import PRESETS, InputError, Row, make, run
+from spothop_master.simulator import PRESETS, InputError, Inputs, Row, make, run
 from spothop_master.simulator.cli import app
 from spothop_master.simulator.published import PUBLISHED, beside
-from spothop_master.simulator.report import page
+from spothop_master.simulator.report import kept_sweep, mttp_sweep, overheads, page, spread
 from spothop_master.simulator.result import confidence
 from spothop_master.simulator.show import clock, screen
 
@@ -151,6 +152,53 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
         assert title in text
 
 
+def test_the_report_has_every_table_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spothop_master.simulator.engine.MOST_LIVES", 500)
+    given = {**PRESETS["thesis-117m"], "trials": 2}
+    text = page(run(make(given)))
+    for told in ("computation", "5-95 %", "useful %", "published and simulated", "2.86"):
+        assert told in text
+    assert "The adaptive row lies between ours" in text
+    lost = {**given, "notices_kept": 0, "periodic_every": None}
+    result = run(make({**lost, "policies": ["none", "static-51"]}))
+    assert result.notes
+    assert html.escape(result.notes[0]) in page(result)
+
+
+def one_far_off(**more: object) -> Inputs:
+    """The thesis's rule has no insurance: without notices it computes everything again."""
+    arms = ["thesis", "notice-aware", "static-51"]
+    return make({**PRESETS["thesis-117m"], "policies": arms, "trials": 3, **more})
+
+
+def test_an_axis_is_logarithmic_where_one_policy_is_far_off() -> None:
+    figure = kept_sweep(one_far_off())
+    assert figure.layout.yaxis.type == "log"
+    line = figure.data[0]
+    assert max(line.y) > 1_000
+    assert all(y - low > 0 for y, low in zip(line.y, line.error_y.arrayminus, strict=True))
+    assert mttp_sweep(one_far_off()).layout.yaxis.type is None
+    assert spread(run(one_far_off())).layout.yaxis.type is None
+    assert spread(run(one_far_off(notices_kept=0))).layout.yaxis.type == "log"
+
+
+def test_what_lies_on_0_stands_at_the_foot_of_a_logarithmic_axis() -> None:
+    calm = {key: value for key, value in PRESETS["thesis-117m"].items() if key != "mttp_s"}
+    calm |= {"lives": {"kind": "replay", "lives_s": []}, "trials": 2}
+    figure = spread(run(make({**calm, "policies": ["none", "static-10"]})))
+    assert figure.layout.yaxis.type == "log"
+    assert min(figure.data[0].y) == 0.01
+
+
+def test_a_bar_that_is_far_off_is_cut_off_and_its_height_is_told() -> None:
+    figure = overheads(run(one_far_off(notices_kept=0.5)))
+    assert figure.layout.yaxis.range[1] < 20
+    assert [note.x for note in figure.layout.annotations] == ["thesis"]
+    assert "%</b>, cut off" in figure.layout.annotations[0].text
+    assert not overheads(run(one_far_off())).layout.annotations
+    assert not overheads(run(one_far_off(policies=["on-demand"]))).layout.annotations
+
+
 runner = CliRunner()
 
 
@@ -173,11 +221,13 @@ def test_the_command_takes_a_file_and_a_trace(tmp_path: Path) -> None:
         "preparation_s: 30\ngrace_s: 30\nmttp_s: 600\npolicies: [notice-aware]\ntrials: 4\n",
         encoding="utf-8",
     )
-    trace = tmp_path / "lives.csv"
+    trace = tmp_path / "lives\udcff.csv"  # no text in UTF-8
     trace.write_text("lifetime_s,end\n300,preempted\n900,preempted\n", encoding="utf-8")
-    done = runner.invoke(app, [str(job), "--trace", str(trace)])
+    report = tmp_path / "out.html"
+    done = runner.invoke(app, [str(job), "--trace", str(trace), "--report", str(report)])
     assert done.exit_code == 0, done.output
     assert "notice-aware" in done.stdout
+    assert "udcff.csv" in report.read_text(encoding="utf-8")
 
 
 def zones_json(folder: Path, *prices: float | None) -> str:
@@ -192,7 +242,7 @@ def zones_json(folder: Path, *prices: float | None) -> str:
 
 
 def test_prices_of_a_trace_are_not_those_of_the_presets_vm(tmp_path: Path) -> None:
-    base = ["--preset", "thesis-117m", "--policy", "thesis", "--trials", "3"]
+    base = ["--preset", "thesis-117m", "--policy", "static-51", "--trials", "3"]
     base += ["--trace", zones_json(tmp_path, 0.93)]
     report = tmp_path / "out.html"
     done = runner.invoke(app, [*base, "--report", str(report)])

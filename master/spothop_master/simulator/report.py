@@ -2,12 +2,15 @@
 
 Figures 6.1 and 6.2 of the thesis (what the overhead is made of, by policy), 6.3 (overhead over the
 mean time to preemption), and two of ours: overhead over the share of notices kept, and how the
-trials spread.
+trials spread. Where one policy is far off, a logarithmic axis keeps the others legible; its bar is
+cut off.
 """
 
 from __future__ import annotations
 
 import html
+import json
+from statistics import median_low
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,7 +25,7 @@ from spothop_master.simulator.inputs import (
 from spothop_master.simulator.published import WHY, beside
 from spothop_master.simulator.result import Result
 from spothop_master.simulator.runner import run
-from spothop_master.simulator.show import clock
+from spothop_master.simulator.show import ABOUT, Sheet, breakdown, comparison, overview
 
 MTTP_HOURS = tuple(range(1, 13))
 KEPT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
@@ -36,23 +39,24 @@ _PARTS = (
 )
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }
-table { border-collapse: collapse }
-td, th { padding: .2em .7em; text-align: right; border-bottom: 1px solid #ddd }
+table { border-collapse: collapse; margin: 1.5em 0 .5em }
+caption { text-align: left; font-weight: bold; white-space: nowrap }
+td, th { padding: .2em .7em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap }
 td:first-child, th:first-child { text-align: left }
 """
-_HEAD = (
-    "policy",
-    "overhead %",
-    "95 % interval",
-    "saving %",
-    "recomputation",
-    "saves",
-    "allocation",
-    "preparation",
-    "total",
-    "cost $",
-    "preemptions",
-)
+_WHOLE = {
+    "comp": "computation",
+    "recomp": "recomputation",
+    "alloc": "allocation",
+    "prep": "preparation",
+}
+"""Headings that the screen has no room for."""
+_FLOOR = 0.01
+"""Percent: what lies below stands there on a logarithmic axis."""
+_WIDE = 50.0
+"""A linear axis shows nothing of the lowest line when the highest is so many times as high."""
+_FAR = 5.0
+"""A bar so many times as high as the median one is cut off."""
 
 
 def page(result: Result) -> str:
@@ -64,14 +68,17 @@ def page(result: Result) -> str:
         pio.to_html(figure, full_html=False, include_plotlyjs=("inline" if i == 0 else False))
         for i, figure in enumerate(figures)
     ]
+    # a file name may be no text: escapes say so
+    inputs = json.dumps(result.inputs.model_dump(), indent=2, default=str)
     title = html.escape(f"spothop simulation: {result.inputs.name}")
-    why = [WHY[result.inputs.name]] if beside(result.inputs) else []
-    words = "".join(f"<p>{html.escape(text)}</p>" for text in (*result.notes, *why))
+    tables = _table(overview(result)) + _words(ABOUT, *result.notes) + _table(breakdown(result))
+    if beside(result.inputs):
+        tables += _table(comparison(result)) + _words(WHY[result.inputs.name])
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{_table(result)}"
-        f"{words}{''.join(plots)}"
-        f"<h2>Inputs</h2><pre>{html.escape(result.inputs.model_dump_json(indent=2))}</pre>"
+        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>{tables}"
+        f"{''.join(plots)}"
+        f"<h2>Inputs</h2><pre>{html.escape(inputs)}</pre>"
         "</body></html>\n"
     )
 
@@ -103,7 +110,22 @@ def overheads(result: Result) -> Any:
         visible=bool(known),
     )
     figure.update_layout(barmode="relative")
+    _cut(figure, [(row.policy, 100 * row.overhead) for row in rows])
     return _titled(figure, "Overhead by policy (figures 6.1, 6.2)", None, "overhead %")
+
+
+def _cut(figure: Any, bars: list[tuple[str, float]]) -> None:
+    """Cut off the bars that would leave no height to the others, and write theirs down."""
+    most = _FAR * median_low(y for _, y in bars) if bars else 0.0
+    whole = [y for _, y in bars if y <= most]
+    if len(whole) == len(bars) or most <= 0:
+        return
+    top = 1.6 * max(whole)
+    figure.update_yaxes(range=[min(0.0, 1.1 * min(whole)), top])
+    for policy, y in bars:
+        if y > top:
+            text = f"<b>{y:,.0f} %</b>, cut off"
+            figure.add_annotation(x=policy, y=top, text=text, showarrow=False, bgcolor="white")
 
 
 def spread(result: Result) -> Any:
@@ -112,6 +134,7 @@ def spread(result: Result) -> Any:
     for outcome in result.outcomes:
         if outcome.row.policy != "on-demand":
             figure.add_box(name=outcome.row.policy, y=100 * outcome.overheads, boxmean=True)
+    _legible(figure)
     return _titled(figure, "Overhead of the single trials", None, "overhead %")
 
 
@@ -143,7 +166,9 @@ def _with(inputs: Inputs, **changes: Any) -> Inputs:
 
 def _lines(figure: Any, points: list[tuple[float, Inputs]]) -> None:
     """One line for each policy, with the 95 % interval of the mean."""
-    lines: dict[str, list[tuple[float, float, float]]] = {}
+    lines: dict[str, list[tuple[float, float, float]]] = {
+        policy: [] for policy in points[0][1].policies
+    }
     for x, inputs in points:
         try:
             outcomes = run(inputs).outcomes
@@ -152,8 +177,8 @@ def _lines(figure: Any, points: list[tuple[float, Inputs]]) -> None:
         for outcome in outcomes:
             row = outcome.row
             half = 50 * (row.overhead_high - row.overhead_low)
-            lines.setdefault(row.policy, []).append((x, 100 * row.overhead, half))
-    for policy, line in lines.items():
+            lines[row.policy].append((x, 100 * row.overhead, half))
+    for policy, line in lines.items():  # an empty one, too: colours stay the same
         figure.add_scatter(
             name=policy,
             x=[x for x, _, _ in line],
@@ -161,6 +186,25 @@ def _lines(figure: Any, points: list[tuple[float, Inputs]]) -> None:
             error_y={"array": [half for _, _, half in line]},
             mode="lines+markers",
         )
+    _legible(figure)
+
+
+def _legible(figure: Any) -> None:
+    """A logarithmic axis where a linear one would show the highest line only."""
+    drawn = [trace for trace in figure.data if len(trace.y)]
+    lows = [max(min(trace.y), _FLOOR) for trace in drawn]
+    if not lows or max(max(trace.y) for trace in drawn) < _WIDE * min(lows):
+        return
+    for trace in drawn:
+        seen = list(trace.y)
+        trace.y = [max(y, _FLOOR) for y in seen]
+        if trace.type == "scatter":
+            errors = list(trace.error_y.array)
+            low = [min(half, y - _FLOOR) for y, half in zip(trace.y, errors, strict=True)]
+            trace.error_y = {"array": errors, "arrayminus": low, "symmetric": False}
+            trace.customdata = seen
+            trace.hovertemplate = "%{x}: %{customdata:.2f} %"
+    figure.update_yaxes(type="log", dtick="D2", minor_showgrid=True)
 
 
 def _titled(figure: Any, title: str, x: str | None, y: str) -> Any:
@@ -168,22 +212,12 @@ def _titled(figure: Any, title: str, x: str | None, y: str) -> Any:
     return figure
 
 
-def _table(result: Result) -> str:
-    lines = ["".join(f"<th>{name}</th>" for name in _HEAD)]
-    for outcome in result.outcomes:
-        row = outcome.row
-        cells = (
-            html.escape(row.policy),
-            f"{100 * row.overhead:.2f}",
-            f"{100 * row.overhead_low:.2f} to {100 * row.overhead_high:.2f}",
-            f"{100 * row.saving:.1f}",
-            clock(row.recomputation_s),
-            clock(row.save_s),
-            clock(row.allocation_s),
-            clock(row.preparation_s),
-            clock(row.total_s),
-            f"{row.cost_usd:.1f}",
-            f"{row.preemptions:.1f}",
-        )
-        lines.append("".join(f"<td>{cell}</td>" for cell in cells))
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+def _words(*paragraphs: str) -> str:
+    return "".join(f"<p>{html.escape(text)}</p>" for text in paragraphs)
+
+
+def _table(sheet: Sheet) -> str:
+    head = "".join(f"<th>{_WHOLE.get(name, name)}</th>" for name in ("policy", *sheet.columns))
+    lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in sheet.rows]
+    body = "".join(f"<tr>{line}</tr>" for line in (head, *lines))
+    return f"<table><caption>{html.escape(sheet.title)}</caption>{body}</table>"

@@ -17,18 +17,18 @@ def run(inputs: Inputs) -> Result:
     """
     lives = make_lives(inputs.lives)
     baseline = on_demand(inputs)
-    outcomes, notes = [], list(_prices(inputs, lives))
-    left_out = []
+    outcomes, left_out = [], []
     for name in inputs.policies:
         try:
             trials = simulate(inputs, Arm.of(name), lives)
         except NeverFinishesError as error:
-            left_out.append(f"left out: {error}")
+            left_out.append(str(error))
             continue
         outcomes.append(summarise(name, trials, baseline, inputs))
     if not outcomes:
         raise InputError("\n".join(left_out))
-    return Result(inputs=inputs, outcomes=tuple(outcomes), notes=(*notes, *left_out))
+    notes = (*_prices(inputs, lives), *(f"left out: {policy}" for policy in left_out))
+    return Result(inputs=inputs, outcomes=tuple(outcomes), notes=notes)
 
 
 def _prices(inputs: Inputs, lives: Lives) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -19,16 +20,25 @@ ABOUT = (
 )
 
 
+class Sheet(NamedTuple):
+    """A table of words: the policy, then a figure for each column."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
 def screen(result: Result) -> RenderableType:
     """Every table there is for this result; each of them fits 80 columns."""
-    parts: list[RenderableType] = [overview(result), Text(ABOUT), Text(), breakdown(result)]
+    parts: list[RenderableType] = [_table(overview(result)), Text(ABOUT), Text()]
+    parts.append(_table(breakdown(result)))
     if beside(result.inputs):
-        parts += [Text(), comparison(result), Text(WHY[result.inputs.name])]
+        parts += [Text(), _table(comparison(result)), Text(WHY[result.inputs.name])]
     parts += [Text(note) for note in result.notes]
     return Group(*parts)
 
 
-def overview(result: Result) -> Table:
+def overview(result: Result) -> Sheet:
     """What each policy comes to."""
     inputs = result.inputs
     title = (
@@ -36,12 +46,11 @@ def overview(result: Result) -> Table:
         f"{100 * inputs.notices_kept:g} % of notices kept, replacement at the {inputs.replacement}"
     )
     columns = ("overhead %", "5-95 %", "saving %", "useful %", "cost $", "preempted")
-    table = _table(title, *columns)
+    sheet = Sheet(title, columns, [])
     for outcome in result.outcomes:
         row = outcome.row
         half = (row.overhead_high - row.overhead_low) / 2
-        table.add_row(
-            row.policy,
+        cells = (
             f"{_percent(row.overhead):.2f} +- {100 * half:.2f}",
             f"{_percent(outcome.spread[0]):.1f}-{_percent(outcome.spread[1]):.1f}",
             f"{_percent(row.saving):.1f}",
@@ -49,36 +58,38 @@ def overview(result: Result) -> Table:
             f"{row.cost_usd:.1f}",
             f"{row.preemptions:.1f}",
         )
-    return table
+        sheet.rows.append((row.policy, *cells))
+    return sheet
 
 
-def breakdown(result: Result) -> Table:
+def breakdown(result: Result) -> Sheet:
     """Where the time goes, as in the thesis's tables 6.2 and 6.3."""
-    table = _table("mean time of a run", "comp", "recomp", "save", "alloc", "prep", "total")
+    columns = ("comp", "recomp", "save", "alloc", "prep", "total")
+    sheet = Sheet("mean time of a run", columns, [])
     for row in (outcome.row for outcome in result.outcomes):
         times = (
             *(row.computation_s, row.recomputation_s, row.save_s),
             *(row.allocation_s, row.preparation_s, row.total_s),
         )
-        table.add_row(row.policy, *map(clock, times))
-    return table
+        sheet.rows.append((row.policy, *map(clock, times)))
+    return sheet
 
 
-def comparison(result: Result) -> Table:
+def comparison(result: Result) -> Sheet:
     """The published figures beside ours."""
     columns = ("published %", "ours %", "difference", "published $", "ours $ (thesis)")
-    table = _table("published and simulated", *columns)
+    sheet = Sheet("published and simulated", columns, [])
     for outcome, published in _published(result):
         ours = outcome.row.overhead
-        table.add_row(
-            outcome.row.policy,
+        cells = (
             f"{100 * published.overhead:.2f}",
             f"{100 * ours:.2f}",
             f"{100 * (ours - published.overhead):+.2f}",
             f"{published.cost_usd:.1f}",
             f"{outcome.thesis_cost_usd:.1f}",
         )
-    return table
+        sheet.rows.append((outcome.row.policy, *cells))
+    return sheet
 
 
 def _published(result: Result) -> Iterator[tuple[Outcome, Published]]:
@@ -88,13 +99,14 @@ def _published(result: Result) -> Iterator[tuple[Outcome, Published]]:
             yield outcome, known[outcome.row.policy]
 
 
-def _table(title: str, *columns: str) -> Table:
-    """With the policy before these columns, which hold figures."""
-    words = Text(title)  # a job's name is no markup
+def _table(sheet: Sheet) -> Table:
+    words = Text(sheet.title)  # a job's name is no markup
     table = Table(title=words, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("policy", no_wrap=True)
-    for name in columns:
+    for name in sheet.columns:
         table.add_column(name, justify="right", overflow="fold")
+    for row in sheet.rows:
+        table.add_row(*row)
     return table
 
 
