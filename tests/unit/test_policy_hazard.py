@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop.policy.hazard import Piecewise, Weibull, fit_by_age, fit_piecewise
+from spothop.policy.hazard import Piecewise, Weibull, fit_by_age
 
 positive = st.floats(1e-3, 1e6)
 
@@ -62,26 +62,36 @@ def test_fit_finds_that_young_vms_die_more() -> None:
     rng = random.Random(2)
     law = Weibull.of_mean(7_200, 0.6)
     lives = [(law.scale_s * rng.expovariate(1) ** (1 / 0.6), True) for _ in range(4_000)]
-    fitted = fit_piecewise(lives, ages_s=(0, 600, 3_600))
-    true = [(law.cumulative(b) - law.cumulative(a)) / (b - a) for a, b in ((0, 600), (600, 3_600))]
-    assert fitted.rates[0] == pytest.approx(true[0], rel=0.1)
-    assert fitted.rates[1] == pytest.approx(true[1], rel=0.1)
+    fitted = fit_by_age([lives], mttp_s=7_200)
+    assert fitted is not None
+    for low, high in ((0, 600), (600, 3_600), (3_600, 20_000)):
+        found, true = (h.cumulative(high) - h.cumulative(low) for h in (fitted, law))
+        assert found == pytest.approx(true, rel=0.12)
 
 
 def test_fit_counts_a_censored_life_as_exposure_only() -> None:
-    fitted = fit_piecewise([(100.0, True), (300.0, False)], ages_s=(0,), prior_deaths=0.0)
-    assert fitted.rates == (pytest.approx(1 / 400),)
+    """An old VM that is alive tells that old ones die less."""
+    young = [(60.0 * i, True) for i in range(1, 41)]
+    fitted = fit_by_age([[*young, *[(20_000.0, False)] * 40]], mttp_s=10_000)
+    assert fitted is not None
+    assert fitted.rates[0] > 3 * fitted.rates[-1]
 
 
-def test_fit_needs_a_preempted_life() -> None:
-    with pytest.raises(ValueError, match="no preempted life"):
-        fit_piecewise([(100.0, False)], ages_s=(0,))
+def test_zones_of_different_danger_are_not_taken_for_an_effect_of_age() -> None:
+    rng = random.Random(4)
+    zones = [[(rng.expovariate(1 / m), True) for _ in range(300)] for m in (600, 6_000, 60_000)]
+    apart = fit_by_age(zones, mttp_s=6_000)
+    mixed = fit_by_age([[life for zone in zones for life in zone]], mttp_s=6_000)
+    assert apart is not None
+    assert mixed is not None
+    assert all(0.4 < 6_000 * rate < 2.5 for rate in apart.rates)
+    assert mixed.rates[0] > 5 * mixed.rates[-1]
 
 
 def test_the_danger_by_age_needs_thirty_deaths() -> None:
-    assert fit_by_age([(60.0, True)] * 29 + [(900.0, False)] * 50, mttp_s=100) is None
-    assert fit_by_age([(60.0, True)] * 30, mttp_s=100) is not None
-    assert fit_by_age([(0.0, True)] * 30, mttp_s=100) is None
+    assert fit_by_age([[(60.0, True)] * 29 + [(900.0, False)] * 50], mttp_s=100) is None
+    assert fit_by_age([[(60.0, True)] * 30], mttp_s=100) is not None
+    assert fit_by_age([[(0.0, True)] * 30], mttp_s=100) is None
 
 
 def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
@@ -90,7 +100,7 @@ def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
     lives = [(rng.uniform(0, 3_600), True) for _ in range(40)]
     lives += [(rng.uniform(80_000, 86_400), True) for _ in range(160)]
     mean_s = sum(s for s, _ in lives) / len(lives)
-    law, twice = (fit_by_age(lives, mttp_s=mttp_s) for mttp_s in (mean_s, mean_s / 2))
+    law, twice = (fit_by_age([lives], mttp_s=mttp_s) for mttp_s in (mean_s, mean_s / 2))
     assert law is not None
     assert twice is not None
 

@@ -72,44 +72,50 @@ class Piecewise:
         return whole + (age_s - self.ages_s[last]) * self.rates[last]
 
 
-def fit_piecewise(
-    lives: Iterable[tuple[float, bool]], *, ages_s: Sequence[float], prior_deaths: float = 3.0
-) -> Piecewise:
-    """Deaths over exposure in each bin of ages, drawn to the overall rate by `prior_deaths`.
+def fit_by_age(
+    zones: Iterable[Iterable[tuple[float, bool]]], *, mttp_s: float, prior_deaths: float = 3.0
+) -> Piecewise | None:
+    """How the danger depends on the age in the lives of a region, at the level of `mttp_s`.
 
-    Takes (seconds, preempted) pairs: a life that was not ended by a preemption is exposure only.
-    Raises ValueError when no life was preempted.
+    Takes (seconds, preempted) pairs by zone; a life that was not ended by a preemption is exposure
+    only. Each bin has the deaths in it over those that the zones' own rates make expect, drawn to 1
+    by `prior_deaths`: without the zones' rates a region of one bad zone and many good ones would
+    look as if young VMs died more (proportional hazards, Cox 1972).
+
+    Bins hold equally many deaths, so that they are narrow where VMs die, as at the end of a maximum
+    run time; and none is longer than an eighth of the longest life, so that a calm time before it
+    counts as one. None with fewer than `FEWEST_DEATHS`.
     """
-    seen = [(max(s, 0.0), preempted) for s, preempted in lives]
-    total, deaths = sum(s for s, _ in seen), sum(p for _, p in seen)
-    if deaths == 0 or total <= 0:
-        raise ValueError("no preempted life: give at least one, or use no hazard")
-    overall = deaths / total
-    ends = [*ages_s[1:], math.inf]
-    rates = []
-    for low, high in zip(ages_s, ends, strict=True):
-        exposure = sum(min(s, high) - low for s, _ in seen if s > low)
-        died = sum(p for s, p in seen if low <= s < high)
-        rates.append((died + prior_deaths) / (exposure + prior_deaths / overall))
-    return Piecewise(tuple(ages_s), tuple(rates))
-
-
-def fit_by_age(lives: Iterable[tuple[float, bool]], *, mttp_s: float) -> Piecewise | None:
-    """How the danger depends on the age in these lives, at the level of `mttp_s`.
-
-    The shape is that of a whole region, the level that of one zone. Bins hold equally many deaths,
-    so that they are narrow where VMs die, as at the end of a maximum run time; and none is longer
-    than an eighth of the longest life, so that a calm time before it counts as one. None with fewer
-    than `FEWEST_DEATHS`.
-    """
-    seen = [(max(s, 0.0), preempted) for s, preempted in lives]
-    died = sorted(s for s, preempted in seen if preempted)
-    exposure_s = sum(s for s, _ in seen)
-    if len(died) < FEWEST_DEATHS or exposure_s <= 0:
+    seen = [[(max(s, 0.0), preempted) for s, preempted in zone] for zone in zones]
+    died = sorted(s for zone in seen for s, preempted in zone if preempted)
+    if len(died) < FEWEST_DEATHS or died[-1] <= 0:
         return None
     bins = min(_MOST_BINS, len(died) // _DEATHS_A_BIN)
     edges = {0.0, *(died[len(died) * i // bins] for i in range(1, bins))}
     edges |= {died[-1] * i / _EVEN_BINS for i in range(1, _EVEN_BINS)}
-    fitted = fit_piecewise(seen, ages_s=sorted(edges))
-    scale = exposure_s / len(died) / max(mttp_s, 1e-9)
-    return Piecewise(fitted.ages_s, tuple(rate * scale for rate in fitted.rates))
+    ages = sorted(edges)
+    expected = [0.0] * len(ages)
+    for zone in seen:
+        whole_s = sum(s for s, _ in zone)
+        rate = sum(preempted for _, preempted in zone) / whole_s if whole_s > 0 else 0.0
+        for i, exposure_s in enumerate(_exposures(zone, ages)):
+            expected[i] += rate * exposure_s
+    deaths = [0] * len(ages)
+    for age_s in died:
+        deaths[bisect_right(ages, age_s) - 1] += 1
+    rates = (
+        (died + prior_deaths) / (due + prior_deaths) / max(mttp_s, 1e-9)
+        for died, due in zip(deaths, expected, strict=True)
+    )
+    return Piecewise(tuple(ages), tuple(rates))
+
+
+def _exposures(lives: Iterable[tuple[float, bool]], ages_s: Sequence[float]) -> list[float]:
+    """Seconds that these lives have spent in each bin of ages."""
+    spent = [0.0] * len(ages_s)
+    for s, _ in lives:
+        last = bisect_right(ages_s, s) - 1
+        for i in range(last):
+            spent[i] += ages_s[i + 1] - ages_s[i]
+        spent[last] += s - ages_s[last]
+    return spent

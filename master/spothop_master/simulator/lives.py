@@ -132,7 +132,7 @@ def _parametric(spec: ExponentialSpec | WeibullSpec) -> Drawn:
 def _by_age(draw: Callable[[int, Floats], Floats], mean_s: float) -> Hazard | None:
     """What the master would have found in so many lives, evenly spread over the law."""
     sample = draw(0, (np.arange(_SEEN) + 0.5) / _SEEN)
-    return fit_by_age([(float(s), True) for s in sample], mttp_s=mean_s)
+    return fit_by_age([[(float(s), True) for s in sample]], mttp_s=mean_s)
 
 
 def _bathtub(spec: BathtubSpec) -> Drawn:
@@ -246,7 +246,7 @@ class Zones:
         """The shape of all zones at the level of this one, as the master fits it."""
         if np.count_nonzero(self.up & ~np.roll(self.up, -1, axis=1)) < FEWEST_DEATHS:
             return None  # the scouts saw the same few ends again and again
-        lives = [(life.duration_s, life.preempted) for seen in self._seen for life in seen]
+        lives = [[(life.duration_s, life.preempted) for life in seen] for seen in self._seen]
         return fit_by_age(lives, mttp_s=self.mean_s(0, zone))
 
     def start(self, trials: int, seed: int, latency_s: float) -> None:

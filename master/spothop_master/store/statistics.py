@@ -65,6 +65,8 @@ class PoolFigures:
     """Of this zone, ended ones and those alive."""
     neighbours: Sequence[Life]
     """Of the region's other zones."""
+    by_zone: Sequence[Sequence[Life]]
+    """Of all zones, this one included."""
     lives: int
     """Preemptions ever seen in this zone."""
     region_lives: int
@@ -107,8 +109,8 @@ class PoolFigures:
     @property
     def hazard(self) -> Hazard | None:
         """The danger by age: its shape from the region, its level from the zone's own M."""
-        lives = [(life.duration_s, life.preempted) for life in (*self.own, *self.neighbours)]
-        return fit_by_age(lives, mttp_s=self.rate.mttp_s)
+        zones = [[(life.duration_s, life.preempted) for life in zone] for zone in self.by_zone]
+        return fit_by_age(zones, mttp_s=self.rate.mttp_s)
 
     @property
     def survival(self) -> list[Survival]:
@@ -235,6 +237,7 @@ def _figures(pool: Pool, zones: Mapping[str, _Zone], priors: Priors) -> PoolFigu
         neighbours=[
             life for name, zone in zones.items() if name != pool.zone for life in zone.lives
         ],
+        by_zone=[zone.lives for zone in zones.values()],
         lives=own.count["life", False],
         region_lives=whole.count["life", False],
         censored=own.count["life", True],
