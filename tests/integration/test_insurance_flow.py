@@ -48,8 +48,7 @@ def lived(world: World, seconds: float, *, times: int = 1, **more: object) -> No
             session.add(
                 Observation(
                     kind="life", cloud="fake", region="r", zone="a", vm_type="gpu", spot=True,
-                    value=seconds, vm_id=f"other-{seconds}-{i}", at=world.clock(),
-                    **more,
+                    value=seconds, vm_id=f"other-{seconds}-{i}", **{"at": world.clock(), **more},
                 )
             )  # fmt: skip
 
@@ -150,10 +149,11 @@ def test_a_pool_where_vms_die_fast_is_insured_more_often(world: World) -> None:
 
 def test_from_30_lives_on_the_vms_age_counts(world: World) -> None:
     """Young VMs die more here, and one that has passed that age is insured less often."""
+    ended = world.clock()
     for n in range(30):
-        lived(world, 10.0 + 10 * n)
+        lived(world, 10.0 + 10 * n, at=ended - timedelta(minutes=5 * n))
     for n in range(10):
-        lived(world, 40_000.0 + n)
+        lived(world, 40_000.0 + n, at=ended - timedelta(minutes=5 * n + 200))
     agent = training(world)
     young = insured(agent.train(10))
     assert young is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop.policy.hazard import Piecewise, Weibull, fit_by_age
+from spothop.policy.hazard import Piecewise, Weibull, fit_by_age, weighed
 
 positive = st.floats(1e-3, 1e6)
 
@@ -61,7 +61,7 @@ def test_piecewise_refuses_nonsense(ages: tuple[float, ...], rates: tuple[float,
 def test_fit_finds_that_young_vms_die_more() -> None:
     rng = random.Random(2)
     law = Weibull.of_mean(7_200, 0.6)
-    lives = [(law.scale_s * rng.expovariate(1) ** (1 / 0.6), True) for _ in range(4_000)]
+    lives = [(law.scale_s * rng.expovariate(1) ** (1 / 0.6), True, 1.0) for _ in range(4_000)]
     fitted = fit_by_age([lives], mttp_s=7_200)
     assert fitted is not None
     for low, high in ((0, 600), (600, 3_600), (3_600, 20_000)):
@@ -71,15 +71,17 @@ def test_fit_finds_that_young_vms_die_more() -> None:
 
 def test_fit_counts_a_censored_life_as_exposure_only() -> None:
     """An old VM that is alive tells that old ones die less."""
-    young = [(60.0 * i, True) for i in range(1, 41)]
-    fitted = fit_by_age([[*young, *[(20_000.0, False)] * 40]], mttp_s=10_000)
+    young = [(60.0 * i, True, 1.0) for i in range(1, 41)]
+    fitted = fit_by_age([[*young, *[(20_000.0, False, 1.0)] * 40]], mttp_s=10_000)
     assert fitted is not None
     assert fitted.rates[0] > 3 * fitted.rates[-1]
 
 
 def test_zones_of_different_danger_are_not_taken_for_an_effect_of_age() -> None:
     rng = random.Random(4)
-    zones = [[(rng.expovariate(1 / m), True) for _ in range(300)] for m in (600, 6_000, 60_000)]
+    zones = [
+        [(rng.expovariate(1 / m), True, 1.0) for _ in range(300)] for m in (600, 6_000, 60_000)
+    ]
     apart = fit_by_age(zones, mttp_s=6_000)
     mixed = fit_by_age([[life for zone in zones for life in zone]], mttp_s=6_000)
     assert apart is not None
@@ -88,18 +90,27 @@ def test_zones_of_different_danger_are_not_taken_for_an_effect_of_age() -> None:
     assert mixed.rates[0] > 5 * mixed.rates[-1]
 
 
+def test_vms_that_a_zone_takes_at_once_are_one_event() -> None:
+    ends = [*["first"] * 4, "second", "alive", "alive"]
+    lives = [(60.0, end != "alive", end) for end in ends]
+    assert [w for _, _, w in weighed(lives)] == [0.25] * 4 + [1.0] * 3
+    often = [(60.0 + i, True, i // 10) for i in range(290)]
+    assert fit_by_age([weighed(often)], mttp_s=100) is None  # 29 events
+    assert fit_by_age([weighed([*often, (60.0, True, 99)])], mttp_s=100) is not None
+
+
 def test_the_danger_by_age_needs_thirty_deaths() -> None:
-    assert fit_by_age([[(60.0, True)] * 29 + [(900.0, False)] * 50], mttp_s=100) is None
-    assert fit_by_age([[(60.0, True)] * 30], mttp_s=100) is not None
-    assert fit_by_age([[(0.0, True)] * 30], mttp_s=100) is None
+    assert fit_by_age([[(60.0, True, 1.0)] * 29 + [(900.0, False, 1.0)] * 50], mttp_s=100) is None
+    assert fit_by_age([[(60.0, True, 1.0)] * 30], mttp_s=100) is not None
+    assert fit_by_age([[(0.0, True, 1.0)] * 30], mttp_s=100) is None
 
 
 def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
     """The bathtub of a maximum run time: calm for long, then all die."""
     rng = random.Random(3)
-    lives = [(rng.uniform(0, 3_600), True) for _ in range(40)]
-    lives += [(rng.uniform(80_000, 86_400), True) for _ in range(160)]
-    mean_s = sum(s for s, _ in lives) / len(lives)
+    lives = [(rng.uniform(0, 3_600), True, 1.0) for _ in range(40)]
+    lives += [(rng.uniform(80_000, 86_400), True, 1.0) for _ in range(160)]
+    mean_s = sum(s for s, _, _ in lives) / len(lives)
     law, twice = (fit_by_age([lives], mttp_s=mttp_s) for mttp_s in (mean_s, mean_s / 2))
     assert law is not None
     assert twice is not None

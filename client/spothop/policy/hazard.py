@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 _LARGEST = 700.0  # e to it is still a float
 FEWEST_DEATHS = 30
-"""Preemptions from which the danger of an age is told from chance."""
+"""Preemptions, at different moments, from which the danger of an age is told from chance."""
 _DEATHS_A_BIN, _MOST_BINS, _EVEN_BINS = 10, 8, 8
 
 
@@ -72,50 +73,69 @@ class Piecewise:
         return whole + (age_s - self.ages_s[last]) * self.rates[last]
 
 
+Seen = tuple[float, bool, float]
+"""Seconds, preempted, weight."""
+
+
+def weighed(lives: Iterable[tuple[float, bool, Hashable]]) -> list[Seen]:
+    """Lives of one zone, as (seconds, preempted, when it ended), by how much each tells.
+
+    A zone that goes away takes all its VMs: preemptions of the same moment are one event, each of m
+    weighs 1/m. Censored lives weigh 1.
+    """
+    known = list(lives)
+    together = Counter(when for _, preempted, when in known if preempted)
+    return [
+        (s, preempted, 1 / together[when] if preempted else 1.0) for s, preempted, when in known
+    ]
+
+
 def fit_by_age(
-    zones: Iterable[Iterable[tuple[float, bool]]], *, mttp_s: float, prior_deaths: float = 3.0
+    zones: Iterable[Iterable[Seen]], *, mttp_s: float, prior_deaths: float = 3.0
 ) -> Piecewise | None:
     """How the danger depends on the age in the lives of a region, at the level of `mttp_s`.
 
-    Takes (seconds, preempted) pairs by zone; a life that was not ended by a preemption is exposure
-    only. Each bin has the deaths in it over those that the zones' own rates make expect, drawn to 1
-    by `prior_deaths`: without the zones' rates a region of one bad zone and many good ones would
-    look as if young VMs died more (proportional hazards, Cox 1972).
+    Takes `weighed` lives by zone; one that was not ended by a preemption is exposure only. Each bin
+    has the deaths in it over those that the zones' own rates make expect, drawn to 1 by
+    `prior_deaths`: without the zones' rates a region of one bad zone and many good ones would look
+    as if young VMs died more (proportional hazards, Cox 1972).
 
     Bins hold equally many deaths, so that they are narrow where VMs die, as at the end of a maximum
     run time; and none is longer than an eighth of the longest life, so that a calm time before it
     counts as one. None with fewer than `FEWEST_DEATHS`.
     """
-    seen = [[(max(s, 0.0), preempted) for s, preempted in zone] for zone in zones]
-    died = sorted(s for zone in seen for s, preempted in zone if preempted)
-    if len(died) < FEWEST_DEATHS or died[-1] <= 0:
+    seen = [[(max(s, 0.0), preempted, w) for s, preempted, w in zone] for zone in zones]
+    died = sorted((s, w) for zone in seen for s, preempted, w in zone if preempted)
+    events = sum(w for _, w in died)
+    if events < FEWEST_DEATHS * (1 - 1e-9) or died[-1][0] <= 0:
         return None
-    bins = min(_MOST_BINS, len(died) // _DEATHS_A_BIN)
-    edges = {0.0, *(died[len(died) * i // bins] for i in range(1, bins))}
-    edges |= {died[-1] * i / _EVEN_BINS for i in range(1, _EVEN_BINS)}
+    longest_s = died[-1][0]
+    bins = int(min(_MOST_BINS, events // _DEATHS_A_BIN))
+    edges = {0.0, *(died[len(died) * i // bins][0] for i in range(1, bins))}
+    edges |= {longest_s * i / _EVEN_BINS for i in range(1, _EVEN_BINS)}
     ages = sorted(edges)
     expected = [0.0] * len(ages)
     for zone in seen:
-        whole_s = sum(s for s, _ in zone)
-        rate = sum(preempted for _, preempted in zone) / whole_s if whole_s > 0 else 0.0
+        whole_s = sum(s * w for s, _, w in zone)
+        rate = sum(w for _, preempted, w in zone if preempted) / whole_s if whole_s > 0 else 0.0
         for i, exposure_s in enumerate(_exposures(zone, ages)):
             expected[i] += rate * exposure_s
-    deaths = [0] * len(ages)
-    for age_s in died:
-        deaths[bisect_right(ages, age_s) - 1] += 1
+    deaths = [0.0] * len(ages)
+    for age_s, weight in died:
+        deaths[bisect_right(ages, age_s) - 1] += weight
     rates = (
-        (died + prior_deaths) / (due + prior_deaths) / max(mttp_s, 1e-9)
-        for died, due in zip(deaths, expected, strict=True)
+        (found + prior_deaths) / (due + prior_deaths) / max(mttp_s, 1e-9)
+        for found, due in zip(deaths, expected, strict=True)
     )
     return Piecewise(tuple(ages), tuple(rates))
 
 
-def _exposures(lives: Iterable[tuple[float, bool]], ages_s: Sequence[float]) -> list[float]:
-    """Seconds that these lives have spent in each bin of ages."""
+def _exposures(lives: Iterable[Seen], ages_s: Sequence[float]) -> list[float]:
+    """Weighed seconds that these lives have spent in each bin of ages."""
     spent = [0.0] * len(ages_s)
-    for s, _ in lives:
+    for s, _, weight in lives:
         last = bisect_right(ages_s, s) - 1
         for i in range(last):
-            spent[i] += ages_s[i + 1] - ages_s[i]
-        spent[last] += s - ages_s[last]
+            spent[i] += weight * (ages_s[i + 1] - ages_s[i])
+        spent[last] += weight * (s - ages_s[last])
     return spent

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spothop.policy.estimators import Life, kaplan_meier
-from spothop.policy.hazard import FEWEST_DEATHS, Hazard, fit_by_age
+from spothop.policy.hazard import Hazard, fit_by_age, weighed
 from spothop_master.simulator.inputs import (
     LIFE_MAX_S,
     BathtubSpec,
@@ -132,7 +132,7 @@ def _parametric(spec: ExponentialSpec | WeibullSpec) -> Drawn:
 def _by_age(draw: Callable[[int, Floats], Floats], mean_s: float) -> Hazard | None:
     """What the master would have found in so many lives, evenly spread over the law."""
     sample = draw(0, (np.arange(_SEEN) + 0.5) / _SEEN)
-    return fit_by_age([[(float(s), True) for s in sample]], mttp_s=mean_s)
+    return fit_by_age([[(float(s), True, 1.0) for s in sample]], mttp_s=mean_s)
 
 
 def _bathtub(spec: BathtubSpec) -> Drawn:
@@ -235,6 +235,7 @@ class Zones:
         spent = np.cumsum(self._price, axis=1) * (self.tick_s / 3_600)
         self._spent = np.concatenate([np.zeros((self.zones, 1)), spent], axis=1)
         self._seen: list[list[Life]] = [[] for _ in range(self.zones)]
+        self._ends: list[list[int]] = [[] for _ in range(self.zones)]
 
     def mean_s(self, k: int, zone: int = 0) -> float:
         """As the product would have measured it: all exposure over all preemptions."""
@@ -244,9 +245,12 @@ class Zones:
 
     def hazard(self, zone: int = 0) -> Hazard | None:
         """The shape of all zones at the level of this one, as the master fits it."""
-        if np.count_nonzero(self.up & ~np.roll(self.up, -1, axis=1)) < FEWEST_DEATHS:
-            return None  # the scouts saw the same few ends again and again
-        lives = [[(life.duration_s, life.preempted) for life in seen] for seen in self._seen]
+        lives = [
+            weighed(
+                (life.duration_s, life.preempted, end) for life, end in zip(seen, ends, strict=True)
+            )
+            for seen, ends in zip(self._seen, self._ends, strict=True)
+        ]
         return fit_by_age(lives, mttp_s=self.mean_s(0, zone))
 
     def start(self, trials: int, seed: int, latency_s: float) -> None:
@@ -254,15 +258,19 @@ class Zones:
         rng = np.random.default_rng([seed, _OFFSETS])
         self.offset = rng.random(_SCOUTS) * self._window_s
         self._seen = [[] for _ in range(self.zones)]
+        self._ends = [[] for _ in range(self.zones)]
         scout = np.arange(_SCOUTS)
         requested, zone = np.zeros(_SCOUTS), np.full(_SCOUTS, -1)
         for k in range(_SCOUTED):
             latency = np.full(_SCOUTS, latency_s)
             placed = self.place(k, scout, requested, latency, rng.random(_SCOUTS), zone)
-            for where, life in zip(placed.zone, placed.killed - placed.running, strict=True):
+            ends = self._in_window(np.floor((placed.killed + self.offset) / self.tick_s))
+            lasted = placed.killed - placed.running
+            for where, life, end in zip(placed.zone, lasted, ends, strict=True):
                 ended = bool(life < _LONGEST_WINDOWS * self._window_s)
                 cut = min(float(life), _LONGEST_WINDOWS * self._window_s)
                 self._seen[where].append(Life(duration_s=cut, preempted=ended))
+                self._ends[where].append(int(end))
             requested, zone = placed.killed, placed.zone
         self.offset = rng.random(trials) * self._window_s
 

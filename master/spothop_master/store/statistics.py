@@ -33,7 +33,7 @@ from spothop.policy.estimators import (
     notice_share,
     preemption_rate,
 )
-from spothop.policy.hazard import Hazard, fit_by_age
+from spothop.policy.hazard import Hazard, fit_by_age, weighed
 from spothop.wire import Pool
 from spothop_master.store.observations import Priors, prior_mttp_s
 from spothop_master.store.schema import Attempt, Observation, VmRow
@@ -44,6 +44,8 @@ MOST_LIVES = 5_000
 """Newest lives that are read of all zones of one region."""
 FEWEST_LIVES = 2
 """Preemptions from which a survival curve is reported."""
+TOGETHER_S = 120.0
+"""Preemptions in one zone within about this time are one event."""
 FAILURES = ("silence", "cloud")
 """Evidence of a censored life that ended without us: it fell silent, or broke."""
 _LONGEST_S = 3e9
@@ -109,7 +111,13 @@ class PoolFigures:
     @property
     def hazard(self) -> Hazard | None:
         """The danger by age: its shape from the region, its level from the zone's own M."""
-        zones = [[(life.duration_s, life.preempted) for life in zone] for zone in self.by_zone]
+        zones = [
+            weighed(
+                (life.duration_s, life.preempted, round(life.ended_ago_s / TOGETHER_S))
+                for life in zone
+            )
+            for zone in self.by_zone
+        ]
         return fit_by_age(zones, mttp_s=self.rate.mttp_s)
 
     @property
