@@ -100,7 +100,7 @@ class Agent:
         ships."""
         try:
             return await self._run()
-        except Exception as error:
+        except Exception as error:  # told to the user, and then raised
             self._note_failure(error)
             raise
 

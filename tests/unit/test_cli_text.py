@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import httpx
 import pytest
@@ -98,3 +99,21 @@ def test_a_change_is_one_line_and_all_its_rows_as_json(
         assert shown[0].endswith(" [1] a notice")
     else:
         assert json.loads(shown[3])["attempt"] is None
+
+
+def test_a_bug_is_told_in_words_and_its_trace_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    settings = ClientSettings(token="t", master_home=tmp_path)
+    session = Session(settings=settings, transport=httpx.MockTransport(broken))
+    assert run(["jobs"], session) == 1
+    err = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: a bug" in err
+    assert "Traceback" not in err
+    (trace,) = tmp_path.glob("spothop-*.trace")
+    assert trace.name in err.replace("\n", "")
+    assert "Traceback" in trace.read_text()

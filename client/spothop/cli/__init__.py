@@ -49,10 +49,10 @@ def run(arguments: list[str], session: Session | None = None) -> int:
         raise
     except _CommandError as error:
         return _usage(error)
-    except Exception as error:
-        if report_known(error):
-            return 1
-        raise
+    except Exception as error:  # known, or a bug: either way in words
+        if not report_known(error):
+            _report_bug(error)
+        return 1
 
 
 def _usage(error: Exception) -> int:
@@ -61,6 +61,19 @@ def _usage(error: Exception) -> int:
     command = context.command_path if context is not None else "spothop"
     report(message, f"`{command} --help` shows how")
     return 2 if isinstance(error, _UsageError) else 1
+
+
+def _report_bug(error: Exception) -> None:
+    """Its trace goes to a file: it helps who mends it, and nobody else."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="spothop-", suffix=".trace", delete=False, encoding="utf-8", errors="replace"
+    ) as file:
+        traceback.print_exception(error, file=file)
+    text = f"unexpected {type(error).__name__}: {error}"
+    report(text, f"this is a bug of spothop: please report it, with {file.name}")
 
 
 def report_known(error: Exception) -> bool:
