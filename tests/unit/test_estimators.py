@@ -18,7 +18,6 @@ from spothop.policy.estimators import (
     kaplan_meier,
     median_life_s,
     notice_share,
-    plain_mean,
     preemption_rate,
 )
 
@@ -58,11 +57,6 @@ def test_a_censored_life_makes_the_pool_look_safer_and_a_death_less_safe() -> No
     before = preemption_rate([died(1), died(3)]).mttp_s
     assert preemption_rate([died(1), died(3), cut(5)]).mttp_s > before
     assert preemption_rate([died(1), died(3), died(0.1)]).mttp_s < before
-
-
-def test_the_thesis_mean_ignores_censored_lives() -> None:
-    assert plain_mean([died(1), died(3), cut(80)], default_s=9.0) == 7_200
-    assert plain_mean([cut(80)], default_s=9.0) == 9
 
 
 def test_old_lives_fade_and_very_old_ones_leave_the_prior() -> None:

@@ -87,13 +87,6 @@ class Chain:
             if before is None or n < before:
                 yield self._read(n)
 
-    def newest_checkpoint(self, before: int | None = None) -> Entry | None:
-        """The newest readable checkpoint below `before`; its data is not verified."""
-        for entry in self.newest_first(before):
-            if isinstance(entry, Entry) and not entry.fence:
-                return entry
-        return None
-
     # --- writing ---
 
     def fence(self, attempt: int) -> Entry:

@@ -157,12 +157,6 @@ def notice_share(
     return NoticePosterior(kept=prior_kept + kept, lost=prior_lost + len(seen) - kept)
 
 
-def plain_mean(lives: Iterable[Life], *, default_s: float) -> float:
-    """The thesis's MTTP: the mean of the preempted lives, censored ones ignored (biased low)."""
-    ended = [life.duration_s for life in lives if life.preempted]
-    return sum(ended) / len(ended) if ended else default_s
-
-
 def kaplan_meier(lives: Iterable[Life]) -> list[Survival]:
     """The survival curve with right-censoring (Kaplan and Meier 1958), one entry per age of death.
 
