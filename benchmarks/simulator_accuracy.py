@@ -28,8 +28,8 @@ from sqlalchemy import select
 
 from common import publish
 from live import Machine
+from spothop.simulator import make, run
 from spothop.wire import InjectRequest
-from spothop_master.simulator import make, run
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Checkpoint, Observation, VmRow
 

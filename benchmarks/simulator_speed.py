@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spothop_master.simulator import PRESETS, make, run
+from spothop.simulator import PRESETS, make, run
 
 CASES: dict[str, dict[str, Any]] = {
     "100 trials": {"trials": 100},

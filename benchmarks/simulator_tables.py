@@ -2,7 +2,7 @@
 
 1. Tables 6.2 and 6.3 beside the published figures, replacement at the notice and at the kill.
 2. Overhead over the share of notices kept (0 to 100 %), for each law of lives.
-3. With --traces FOLDER (the formats of spothop_master.simulator.traces; the data stays outside the
+3. With --traces FOLDER (the formats of spothop.simulator.traces; the data stays outside the
    repository): the same for measured lives, and every window of zones.
 4. Every case where `notice-aware` loses, with the figures.
 
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from spothop_master.simulator import PRESETS, Result, make, run
-from spothop_master.simulator.inputs import VM_PRICES
-from spothop_master.simulator.published import PUBLISHED
-from spothop_master.simulator.traces import read_zones
+from spothop.simulator import PRESETS, Result, make, run
+from spothop.simulator.inputs import VM_PRICES
+from spothop.simulator.published import PUBLISHED
+from spothop.simulator.traces import read_zones
 
 KEPT = (0.0, 0.5, 0.9, 0.95, 1.0)
 STATIC = (5, 10, 20, 33, 51, 75, 100, 150, 226, 350, 500)

@@ -22,8 +22,8 @@ from typing import Any
 
 import spothop as sp
 from common import publish, quantile
-from spothop import _pipes, training
-from spothop._session import POLL_EVERY_S, REPORT_EVERY_S, Session
+from spothop.training import api, pipes
+from spothop.training.session import POLL_EVERY_S, REPORT_EVERY_S, Session
 
 MEDIAN_US, P99_US = 2.0, 20.0
 IMPORT_MS = 15
@@ -36,9 +36,9 @@ MODES = {  # seconds between polls, between reports
 
 AGENT = """
 import select, sys
-from spothop import _pipes
+from spothop.training import pipes
 import os
-up = _pipes.open_fifo(sys.argv[1])
+up = pipes.open_fifo(sys.argv[1])
 print("ready", flush=True)
 while select.select([up, sys.stdin], [], []):
     if select.select([sys.stdin], [], [], 0)[0]:
@@ -69,7 +69,7 @@ def agent_live(run: Path) -> Iterator[None]:
 @contextmanager
 def pipe_full(run: Path) -> Iterator[None]:
     """An agent that holds the pipe open and never reads."""
-    up = _pipes.open_fifo(run / "up")
+    up = pipes.open_fifo(run / "up")
     try:
         while True:
             os.write(up, b"x" * 64)
@@ -82,7 +82,7 @@ def pipe_full(run: Path) -> Iterator[None]:
 @contextmanager
 def agent_dead(run: Path) -> Iterator[None]:
     """The pipes are there, and nobody at their other end."""
-    os.close(_pipes.open_fifo(run / "up"))
+    os.close(pipes.open_fifo(run / "up"))
     yield
 
 
@@ -103,7 +103,7 @@ def measure(case: str, mode: str, *, pairs: int) -> list[float]:
     """Microseconds of each pair of calls."""
     poll_every_s, report_every_s = MODES[mode]
     with tempfile.TemporaryDirectory() as folder, CASES[case](Path(folder)):
-        session = training._default = Session(
+        session = api._default = Session(
             None if case == "off-cluster" else folder,
             job_dir=folder,
             poll_every_s=poll_every_s,

@@ -40,12 +40,12 @@ WALL, CPU = 0, 1
 TURNS = """
 import json, os, sys, time
 import train
-from spothop import training
-from spothop._session import Session
+from spothop.training import api
+from spothop.training.session import Session
 block = int(os.environ["BLOCK"])
 told = open(os.environ["TURNS"] + "/told", "w")
 go = open(os.environ["TURNS"] + "/go")
-sessions = {"with": training._start(), "without": Session(None)}
+sessions = {"with": api._start(), "without": Session(None)}
 count, began, batch = 0, None, train.Trainer.batch
 
 def now():
@@ -55,7 +55,7 @@ def turn(trainer):
     global count, began
     if count == block:
         print(json.dumps([(b - a) / block for a, b in zip(began, now())]), file=told, flush=True)
-        training._default = sessions.get(go.readline().strip()) or os._exit(0)
+        api._default = sessions.get(go.readline().strip()) or os._exit(0)
         count = 0
     if count == 0:
         began = now()

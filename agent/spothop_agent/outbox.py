@@ -1,7 +1,7 @@
 """Backups that the training process handed over, in order of acceptance, and which one is next.
 
-The process publishes each by a rename (see `spothop._outbox`), so the directory is the truth; the
-agent deletes one when it is committed or given up. What to do next is decided purely.
+The process publishes each by a rename (see `spothop.training.outbox`), so the directory is the
+truth; the agent deletes one when it is committed or given up. What to do next is decided purely.
 """
 
 from __future__ import annotations

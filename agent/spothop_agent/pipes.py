@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from spothop._pipes import LineDecoder, encode, open_fifo
+from spothop.training.pipes import LineDecoder, encode, open_fifo
 from spothop_agent.paths import AttemptPaths
 
 READ = 65536

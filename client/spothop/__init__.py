@@ -15,7 +15,7 @@
 Outside a spothop job every call is a cheap no-op, so the script runs alone unchanged.
 """
 
-from spothop.training import (
+from spothop.training.api import (
     backup,
     check_save,
     done,

@@ -25,9 +25,10 @@ from machine import DemoError, Machine
 from plan import Preemption
 from report import Report, broken_promises, compute, table
 from screen import Screen, say
-from spothop import bundle, jobfile
-from spothop.errors import ClientError
-from spothop.sdk import Client
+from spothop import jobfile
+from spothop.sdk import bundle
+from spothop.sdk.client import Client
+from spothop.sdk.errors import ClientError
 from spothop.wire import JobDetail
 
 GPT = Path(__file__).resolve().parent.parent / "gpt"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from machine import GRACE_S, DemoError
 from plan import SHORT_NOTICE_S, Kind, Plan, Preemption
 from screen import Screen
-from spothop.sdk import ENDED, Client
+from spothop.sdk.client import ENDED, Client
 from spothop.wire import EventView, JobDetail
 
 HOPPED, STRAIGHT = "spot", "uninterrupted"

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import yaml
 
-from spothop.sdk import Client
+from spothop.sdk.client import Client
 from spothop.wire import Dialect
 
 MARKER = "DEMO_RUN_OF_SPOTHOP"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import NewMachine
-from spothop.errors import ApiError
+from spothop.sdk.errors import ApiError
 from spothop.wire import InjectRequest, SaveKind
 from support.counter import check_result
 from support.machine import Machine, until

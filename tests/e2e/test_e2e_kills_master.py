@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spothop.errors import ClientError
+from spothop.sdk.errors import ClientError
 from support.counter import steps_in_log
 from support.faults import SLOW_SAVE, STEPS, FaultyMachine, hopper, prefixed
 from support.machine import until

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 DIES = """
 import os, pathlib, signal
-import spothop, spothop._outbox
+import spothop, spothop.training.outbox
 
 calls = 0
 
@@ -46,14 +46,15 @@ def torn(path, text):
 
 """
 
+OUTBOX = "spothop.training.outbox"
 PLACES = {
     "in-a-step": ("spothop.log", "None", 15, 10),
     "save-begins": ("pathlib.Path.write_text", "None", 2, 10),
     "save-is-torn": ("pathlib.Path.write_text", "torn", 2, 10),
     "backup-begins": ("spothop.backup", "None", 2, 10),
-    "backup-moves": ("spothop._outbox._move", "None", 2, 10),
-    "backup-moved": ("spothop._outbox._move", "spothop._outbox._move", 2, 10),
-    "backup-published": ("spothop._outbox.publish", "spothop._outbox.publish", 2, 20),
+    "backup-moves": (f"{OUTBOX}._move", "None", 2, 10),
+    "backup-moved": (f"{OUTBOX}._move", f"{OUTBOX}._move", 2, 10),
+    "backup-published": (f"{OUTBOX}.publish", f"{OUTBOX}.publish", 2, 20),
     "done-begins": ("spothop.done", "None", 1, 30),
     "done": ("spothop.done", "spothop.done", 1, 30),
 }

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import httpx
 import yaml
 
-from spothop import bundle
-from spothop.errors import ClientError
-from spothop.sdk import ENDED, Client
+from spothop.sdk import bundle
+from spothop.sdk.client import ENDED, Client
+from spothop.sdk.errors import ClientError
 from spothop.wire import AttemptView, EventView, JobDetail, VmView
 from spothop_master.clouds.local import config
 from spothop_master.clouds.local.driver import LocalCloud

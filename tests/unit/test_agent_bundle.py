@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spothop.bundle import pack
+from spothop.sdk.bundle import pack
 from spothop_agent.bundle import BundleError, unpack, verify
 
 

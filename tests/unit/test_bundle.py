@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spothop.bundle import Bundle, BundleError, pack
+from spothop.sdk.bundle import Bundle, BundleError, pack
 
 
 @pytest.fixture

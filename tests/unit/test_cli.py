@@ -22,8 +22,8 @@ from spothop.cli import run
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
-from spothop.errors import ClientError
-from spothop.settings import ClientSettings
+from spothop.sdk.errors import ClientError
+from spothop.sdk.settings import ClientSettings
 from spothop.wire import (
     AttemptView,
     CheckpointView,

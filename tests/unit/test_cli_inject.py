@@ -18,8 +18,8 @@ import typer
 from spothop.cli import inject, run
 from spothop.cli.session import Session
 from spothop.cli.simulate import simulate
-from spothop.errors import ClientError
-from spothop.settings import ClientSettings
+from spothop.sdk.errors import ClientError
+from spothop.sdk.settings import ClientSettings
 from spothop.wire import (
     InjectionView,
     InjectRequest,
@@ -308,7 +308,7 @@ def test_simulate_hands_its_arguments_on() -> None:
     became: list[list[str]] = []
     arguments = ["--preset", "thesis-117m", "--policy", "static-51", "--json"]
     assert cli(FakeMaster(), "simulate", *arguments, become=became.append) == 0
-    assert became == [[sys.executable, "-m", "spothop_master.simulator", *arguments]]
+    assert became == [[sys.executable, "-m", "spothop.simulator", *arguments]]
 
 
 def test_simulate_without_its_extra() -> None:

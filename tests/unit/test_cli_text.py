@@ -14,7 +14,7 @@ from spothop.cli.session import Session
 from spothop.cli.text import age, dollars, duration, saved, size
 from spothop.cli.views import log_line
 from spothop.eventlog import EventFilter
-from spothop.settings import ClientSettings
+from spothop.sdk.settings import ClientSettings
 from spothop.wire import EventView
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)

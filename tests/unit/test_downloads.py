@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spothop.checkpoints import Chain, upload, upload_outputs
-from spothop.downloads import fetch
-from spothop.errors import ClientError
+from spothop.sdk.downloads import fetch
+from spothop.sdk.errors import ClientError
 from spothop.storage import open_store
 from spothop.wire import SaveKind, StorageSpec
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop import _pipes
+from spothop.training import pipes
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 leaves = (
@@ -27,8 +27,8 @@ messages = st.dictionaries(texts, values, max_size=5)
 
 def fits(msg: dict[str, Any]) -> bool:
     try:
-        _pipes.encode(msg)
-    except _pipes.MessageTooLong:
+        pipes.encode(msg)
+    except pipes.MessageTooLong:
         return False
     return True
 
@@ -43,9 +43,9 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 def test_what_is_encoded_comes_out_whatever_the_split(
     sent: list[dict[str, Any]], cuts: list[int]
 ) -> None:
-    decoder = _pipes.LineDecoder()
+    decoder = pipes.LineDecoder()
     received = []
-    for part in split(b"".join(map(_pipes.encode, sent)), cuts):
+    for part in split(b"".join(map(pipes.encode, sent)), cuts):
         received += decoder.feed(part)
     assert received == sent
     assert decoder.garbage == 0
@@ -60,7 +60,7 @@ def test_garbage_never_raises_and_never_depends_on_the_split(
     lines: list[bytes], cuts: list[int]
 ) -> None:
     data = b"\n".join(lines) + b"\n"
-    whole, parts = _pipes.LineDecoder(), _pipes.LineDecoder()
+    whole, parts = pipes.LineDecoder(), pipes.LineDecoder()
     expected = whole.feed(data)
     received = [msg for part in split(data, cuts) for msg in parts.feed(part)]
     assert received == expected
@@ -81,45 +81,45 @@ def test_garbage_never_raises_and_never_depends_on_the_split(
     ],
 )
 def test_a_bad_line_is_counted_and_the_next_one_is_read(line: bytes) -> None:
-    decoder = _pipes.LineDecoder()
+    decoder = pipes.LineDecoder()
     assert decoder.feed(line + b'\n{"t":"hello"}\n') == [{"t": "hello"}]
     assert decoder.garbage == 1
 
 
 def test_an_endless_line_takes_no_memory() -> None:
-    decoder = _pipes.LineDecoder()
+    decoder = pipes.LineDecoder()
     for _ in range(100):
         assert decoder.feed(b"x" * 4096) == []
-    assert len(decoder._buffer) < _pipes.MAX_LINE
+    assert len(decoder._buffer) < pipes.MAX_LINE
     assert decoder.feed(b'\n{"t":"hello"}\n') == [{"t": "hello"}]
     assert decoder.garbage == 1
 
 
 def test_a_line_of_exactly_the_limit_fits_and_one_more_byte_does_not() -> None:
-    room = _pipes.MAX_LINE - len(_pipes.encode({"t": ""}))
-    line = _pipes.encode({"t": "x" * room})
-    assert len(line) == _pipes.MAX_LINE == 4096
-    assert _pipes.LineDecoder().feed(line) == [{"t": "x" * room}]
-    with pytest.raises(_pipes.MessageTooLong, match="4097 bytes"):
-        _pipes.encode({"t": "x" * (room + 1)})
+    room = pipes.MAX_LINE - len(pipes.encode({"t": ""}))
+    line = pipes.encode({"t": "x" * room})
+    assert len(line) == pipes.MAX_LINE == 4096
+    assert pipes.LineDecoder().feed(line) == [{"t": "x" * room}]
+    with pytest.raises(pipes.MessageTooLong, match="4097 bytes"):
+        pipes.encode({"t": "x" * (room + 1)})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800"])
 def test_what_json_does_not_have_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        _pipes.encode({"t": "metrics", "v": value})
+        pipes.encode({"t": "metrics", "v": value})
 
 
 def test_a_fifo_is_made_kept_open_and_non_blocking(tmp_path: Path) -> None:
     path = tmp_path / "up"
-    fd = _pipes.open_fifo(path)
-    other = _pipes.open_fifo(path)  # the one that is there
+    fd = pipes.open_fifo(path)
+    other = pipes.open_fifo(path)  # the one that is there
     try:
         assert stat.S_ISFIFO(path.stat().st_mode)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with pytest.raises(BlockingIOError):
             os.read(fd, 10)
-        os.write(other, _pipes.encode({"t": "hello"}))
+        os.write(other, pipes.encode({"t": "hello"}))
         os.close(other)
         assert json.loads(os.read(fd, 100)) == {"t": "hello"}
         assert not os.get_inheritable(fd)
@@ -131,4 +131,4 @@ def test_something_that_is_no_fifo_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "up"
     path.write_text("")
     with pytest.raises(OSError, match="not a named pipe"):
-        _pipes.open_fifo(path)
+        pipes.open_fifo(path)

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from spothop.bundle import Bundle
-from spothop.errors import ApiError, ClientError, NotSpothop, Unreachable
-from spothop.sdk import Client
-from spothop.settings import DEFAULT_URL, read_settings
+from spothop.sdk.bundle import Bundle
+from spothop.sdk.client import Client
+from spothop.sdk.errors import ApiError, ClientError, NotSpothop, Unreachable
+from spothop.sdk.settings import DEFAULT_URL, read_settings
 from spothop.wire import EventView, JobDetail, JobView, StorageSpec
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spothop.policy import emergency, next_insurance
-from spothop_master.simulator.beliefs import Beliefs
-from spothop_master.simulator.engine import NeverFinishesError, Trials, on_demand, simulate
-from spothop_master.simulator.inputs import Arm, Inputs, make
-from spothop_master.simulator.lives import make_lives
+from spothop.simulator.beliefs import Beliefs
+from spothop.simulator.engine import NeverFinishesError, Trials, on_demand, simulate
+from spothop.simulator.inputs import Arm, Inputs, make
+from spothop.simulator.lives import make_lives
 
 POLICIES = ("none", "static-7", "static-7+emergency", "thesis", "thesis-always", "notice-aware")
 
@@ -282,7 +282,7 @@ def test_policies_meet_the_same_lives() -> None:
 
 
 def test_a_job_that_makes_no_way_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spothop_master.simulator.engine.MOST_LIVES", 200)
+    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 200)
     hopeless = inputs(lives={"kind": "exponential", "mttp_s": 1}, trials=2)
     with pytest.raises(NeverFinishesError, match="2 of 2 trials are not done after 200 VMs"):
         one(hopeless, "none")

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spothop_master.simulator import InputError, make, run
-from spothop_master.simulator.show import screen
+from spothop.simulator import InputError, make, run
+from spothop.simulator.show import screen
 
 SECONDS = (0, 1e-6, 0.5, 30, 1e5, 1e9)
 LIVES = (1e-3, 1, 600, 1e5, 1e12, 1e15)
@@ -108,9 +108,9 @@ def jobs(folder: Path) -> st.SearchStrategy[dict[str, Any]]:
 @pytest.fixture
 def few_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that gets nowhere is given up sooner."""
-    monkeypatch.setattr("spothop_master.simulator.engine.MOST_LIVES", 30)
-    monkeypatch.setattr("spothop_master.simulator.schedule._MOST_ENTRIES", 20)
-    monkeypatch.setattr("spothop_master.simulator.lives._MOST_REFUSALS", 100)
+    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 30)
+    monkeypatch.setattr("spothop.simulator.schedule._MOST_ENTRIES", 20)
+    monkeypatch.setattr("spothop.simulator.lives._MOST_REFUSALS", 100)
 
 
 @settings(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spothop_master.simulator.inputs import Arm, Bounds, InputError, load, make
-from spothop_master.simulator.presets import PRESETS
+from spothop.simulator.inputs import Arm, Bounds, InputError, load, make
+from spothop.simulator.presets import PRESETS
 
 BASE = PRESETS["thesis-117m"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from spothop.policy.estimators import Life
-from spothop_master.simulator.inputs import InputError, Inputs, make
-from spothop_master.simulator.lives import Drawn, Zones, empirical, make_lives
-from spothop_master.simulator.presets import PRESETS
+from spothop.simulator.inputs import InputError, Inputs, make
+from spothop.simulator.lives import Drawn, Zones, empirical, make_lives
+from spothop.simulator.presets import PRESETS
 
 EVEN = (np.arange(20_000) + 0.5) / 20_000
 

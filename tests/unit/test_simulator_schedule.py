@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spothop.policy import Measures
 from spothop.policy.hazard import Weibull
-from spothop_master.simulator.schedule import NEVER, ByAge, Even, by_age, reach
+from spothop.simulator.schedule import NEVER, ByAge, Even, by_age, reach
 
 MEASURES = Measures(
     step_s=4.6, save_s=2.5, backup_s=5, mttp_s=3_600, restart_s=290, grace_s=30, notice_kept=0.9

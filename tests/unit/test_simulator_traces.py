@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spothop.policy.estimators import Life
-from spothop_master.simulator.traces import (
+from spothop.simulator.traces import (
     TraceError,
     Zone,
     read_lives,

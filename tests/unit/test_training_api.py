@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import spothop
-from spothop import _pipes, training
-from spothop._session import Session
+from spothop.training import api, pipes
+from spothop.training.session import Session
 
 
 class Clock:
@@ -37,14 +37,14 @@ class Vm:
         self.outbox.mkdir(parents=True)
         self.work.mkdir()
         self.clock = Clock()
-        self.up = _pipes.open_fifo(self.run / "up")
+        self.up = pipes.open_fifo(self.run / "up")
         self._down: dict[int, int] = {}
         self._sessions: list[Session] = []
-        self._decoder = _pipes.LineDecoder()
+        self._decoder = pipes.LineDecoder()
 
     def session(self, rank: int = 0, **options: Any) -> Session:
         if rank not in self._down:
-            self._down[rank] = _pipes.open_fifo(self.run / f"down.{rank}")
+            self._down[rank] = pipes.open_fifo(self.run / f"down.{rank}")
         session = Session(
             str(self.run), job_dir=str(self.work), rank=rank, clock=self.clock, **options
         )
@@ -71,7 +71,7 @@ class Vm:
         return [msg for msg in messages if kind in (None, msg["t"])]
 
     def say(self, rank: int = 0, **msg: Any) -> None:
-        os.write(self._down[rank], _pipes.encode({"pid": os.getpid(), **msg}))
+        os.write(self._down[rank], pipes.encode({"pid": os.getpid(), **msg}))
         self.clock.move(0.01)  # past the limit on polling
 
     def want(
@@ -119,7 +119,7 @@ def run_steps(vm: Vm, session: Session, count: int, seconds: float = 0.2) -> Non
 
 def test_hello_comes_first_and_carries_version_rank_and_process(vm: Vm) -> None:
     vm.session(rank=3)
-    line = _pipes.LineDecoder().feed(os.read(vm.up, 4096))
+    line = pipes.LineDecoder().feed(os.read(vm.up, 4096))
     assert line == [{"t": "hello", "v": 1, "rank": 3, "pid": os.getpid()}]
 
 
@@ -587,7 +587,7 @@ def test_a_fork_is_not_the_process_that_trains(vm: Vm) -> None:
 def test_the_module_functions_are_the_session_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, vm: Vm
 ) -> None:
-    monkeypatch.setattr(training, "_default", vm.session())
+    monkeypatch.setattr(api, "_default", vm.session())
     spothop.enter_step()
     spothop.exit_step()
     vm.want("r1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spothop import _pipes
-from spothop._metrics import Metrics
+from spothop.training import pipes
+from spothop.training.metrics import Metrics
 
 
 class Pipe:
@@ -15,7 +15,7 @@ class Pipe:
         self.values: dict[str, float] = {}
 
     def offer(self, message: dict[str, object]) -> bool:
-        _pipes.encode(message)
+        pipes.encode(message)
         self.values.update(message["values"])  # type: ignore[call-overload]
         return True
 

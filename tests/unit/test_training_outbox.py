@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spothop import _outbox
+from spothop.training import outbox as training_outbox
 
 Rename = Callable[[str, str], None]
 
@@ -35,7 +35,7 @@ def save(path: Path) -> Path:
 
 def publish(path: str, work: Path, outbox: Path) -> None:
     meta = {"id": "0001-7", "name": os.path.basename(path), "path": path}
-    _outbox.publish(meta, job_dir=str(work), outbox=str(outbox))
+    training_outbox.publish(meta, job_dir=str(work), outbox=str(outbox))
 
 
 def test_a_file_is_renamed_and_described(work: Path, outbox: Path) -> None:
@@ -121,19 +121,19 @@ def test_where_a_path_lies_below_the_job_directory(
     save(work / "out/ckpt.pt")
     monkeypatch.chdir(work / "out")
     for path in ("ckpt.pt", work / "out/ckpt.pt", "../out/ckpt.pt", str(work) + "/out/./ckpt.pt"):
-        assert _outbox.locate(path, job_dir=str(work)) == "out/ckpt.pt"
-    assert _outbox.locate("../out/", job_dir=str(work)) == "out"
+        assert training_outbox.locate(path, job_dir=str(work)) == "out/ckpt.pt"
+    assert training_outbox.locate("../out/", job_dir=str(work)) == "out"
 
 
 def test_a_linked_job_directory_is_the_same_one(work: Path, tmp_path: Path) -> None:
     save(work / "ckpt.pt")
     (tmp_path / "link").symlink_to(work)
-    assert _outbox.locate(tmp_path / "link/ckpt.pt", job_dir=str(work)) == "ckpt.pt"
+    assert training_outbox.locate(tmp_path / "link/ckpt.pt", job_dir=str(work)) == "ckpt.pt"
 
 
 def test_what_cannot_be_restored_is_refused_with_the_cure(work: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"save the checkpoint before backup\(\)"):
-        _outbox.locate(work / "missing.pt", job_dir=str(work))
+        training_outbox.locate(work / "missing.pt", job_dir=str(work))
     save(tmp_path / "elsewhere.pt")
     save(tmp_path / "work2/ckpt.pt")
     (work / "out").symlink_to(tmp_path)
@@ -145,7 +145,7 @@ def test_what_cannot_be_restored_is_refused_with_the_cure(work: Path, tmp_path: 
         work,
     ):
         with pytest.raises(ValueError, match=r"not below the job directory .* relative path"):
-            _outbox.locate(path, job_dir=str(work))
+            training_outbox.locate(path, job_dir=str(work))
     (work / "latest.pt").symlink_to(save(work / "ckpt.pt"))
     with pytest.raises(ValueError, match=r"symbolic link; pass .*ckpt\.pt"):
-        _outbox.locate(work / "latest.pt", job_dir=str(work))
+        training_outbox.locate(work / "latest.pt", job_dir=str(work))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spothop import _pipes, training
-from spothop._session import Session
+from spothop.training import api, pipes
+from spothop.training.session import Session
 
 
 def test_off_the_cluster_every_call_is_a_no_op(tmp_path: Path) -> None:
-    session = training.session_from({})
+    session = api.session_from({})
     path = tmp_path / "ckpt.pt"
     path.write_text("weights")
     assert session.latest_checkpoint() is None
@@ -37,7 +37,7 @@ def test_off_the_cluster_every_call_is_a_no_op(tmp_path: Path) -> None:
 def test_a_run_directory_that_is_not_there_is_told_and_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = training.session_from({"SPOTHOP_RUN_DIR": str(tmp_path / "gone")})
+    session = api.session_from({"SPOTHOP_RUN_DIR": str(tmp_path / "gone")})
     assert "running without spothop" in capsys.readouterr().err
     assert session.check_save() is False
 
@@ -47,7 +47,7 @@ def test_no_pipes_at_all_still_leave_the_outbox(
 ) -> None:
     (tmp_path / "up").write_text("no pipe")
     (tmp_path / "work").mkdir()
-    session = training.session_from(
+    session = api.session_from(
         {"SPOTHOP_RUN_DIR": str(tmp_path), "SPOTHOP_JOB_DIR": str(tmp_path / "work")}
     )
     assert "no pipe to the agent" in capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_the_environment_names_the_pipe(tmp_path: Path, local_rank: str | None, 
     environ = {"SPOTHOP_RUN_DIR": str(tmp_path)}
     if local_rank is not None:
         environ["LOCAL_RANK"] = local_rank
-    training.session_from(environ).after_fork()
+    api.session_from(environ).after_fork()
     assert sorted(p.name for p in tmp_path.iterdir()) == [pipe, "up"]
 
 
@@ -98,14 +98,14 @@ def test_a_whole_script_with_a_fork_in_a_real_process(tmp_path: Path) -> None:
     run, work = tmp_path / "run", tmp_path / "work"
     run.mkdir()
     work.mkdir()
-    up = _pipes.open_fifo(run / "up")
+    up = pipes.open_fifo(run / "up")
     (run / "restored.json").write_text('{"path": "ckpt.txt", "step": 5}')
     environ = {"SPOTHOP_RUN_DIR": str(run), "SPOTHOP_JOB_DIR": str(work)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=work, env=environ, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    messages = _pipes.LineDecoder().feed(os.read(up, 65536))
+    messages = pipes.LineDecoder().feed(os.read(up, 65536))
     os.close(up)
     assert len({(msg["rank"], msg["pid"]) for msg in messages}) == 1
     assert [msg["t"] for msg in messages if msg["t"] not in ("steps", "metrics")] == [
@@ -125,7 +125,7 @@ def test_a_whole_script_with_a_fork_in_a_real_process(tmp_path: Path) -> None:
 
 def test_a_thread_may_log_while_another_one_trains(tmp_path: Path) -> None:
     session = Session(str(tmp_path), job_dir=str(tmp_path), poll_every_s=0, report_every_s=0)
-    up = _pipes.open_fifo(tmp_path / "up")
+    up = pipes.open_fifo(tmp_path / "up")
 
     def write_log() -> None:
         for value in range(300):
@@ -139,7 +139,7 @@ def test_a_thread_may_log_while_another_one_trains(tmp_path: Path) -> None:
         session.check_save()
     thread.join()
     session.close()
-    decoder = _pipes.LineDecoder()
+    decoder = pipes.LineDecoder()
     messages = decoder.feed(os.read(up, 1 << 20))
     os.close(up)
     session.after_fork()

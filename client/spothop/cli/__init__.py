@@ -78,9 +78,9 @@ def _report_bug(error: Exception) -> None:
 
 def report_known(error: Exception) -> bool:
     """Print an error of ours; False for one that is a bug."""
-    from spothop.bundle import BundleError
-    from spothop.errors import ClientError
     from spothop.jobfile import JobFileError
+    from spothop.sdk.bundle import BundleError
+    from spothop.sdk.errors import ClientError
 
     if isinstance(error, JobFileError):
         for problem in error.problems:

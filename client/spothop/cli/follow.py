@@ -13,9 +13,9 @@ from rich.text import Text
 
 from spothop.cli import views
 from spothop.cli.text import dollars, number, saved
-from spothop.errors import NotSpothop, Unreachable
 from spothop.eventlog import EventFilter
-from spothop.sdk import ENDED, Client
+from spothop.sdk.client import ENDED, Client
+from spothop.sdk.errors import NotSpothop, Unreachable
 from spothop.wire import EventView, JobView
 
 WAIT_S = 1.0

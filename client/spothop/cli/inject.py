@@ -12,10 +12,10 @@ import typer
 from pydantic import ValidationError
 
 from spothop import traces
-from spothop.errors import ApiError, ClientError
 from spothop.jobspec import parse_duration
 from spothop.policy.estimators import Life, kaplan_meier
-from spothop.sdk import Client
+from spothop.sdk.client import Client
+from spothop.sdk.errors import ApiError, ClientError
 from spothop.traces import TraceError
 from spothop.wire import InjectionView, InjectRequest
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spothop.cli.session import Session
-from spothop.errors import ClientError
+from spothop.sdk.errors import ClientError
 
 NEEDED = ("alembic", "apscheduler", "fastapi", "jinja2", "sqlalchemy", "uvicorn")
 """Of the extra `master`: extras gate dependencies, the package itself is always there."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spothop.errors import ApiError
-from spothop.sdk import Client
+from spothop.sdk.client import Client
+from spothop.sdk.errors import ApiError
 from spothop.wire import VmView
 
 NOT_FOUND = 404

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from spothop.settings import ClientSettings, read_settings
+from spothop.sdk.settings import ClientSettings, read_settings
 
 if TYPE_CHECKING:
     import httpx
     from rich.console import Console
 
-    from spothop.sdk import Client
+    from spothop.sdk.client import Client
 
 
 def _now() -> datetime:
@@ -43,7 +43,7 @@ class Session:
     become: Callable[[list[str]], None] = _become
 
     def client(self) -> Client:
-        from spothop.sdk import Client
+        from spothop.sdk.client import Client
 
         return Client(
             self.settings.url, self.settings.token, transport=self.transport, sleep=self.sleep

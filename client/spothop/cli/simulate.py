@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from spothop.cli.session import Session
-from spothop.errors import ClientError
+from spothop.sdk.errors import ClientError
 
 NEEDED = ("numpy", "scipy", "plotly")
 
@@ -20,4 +20,4 @@ def simulate(session: Session, arguments: Sequence[str], needed: Sequence[str] =
             f"the simulator needs packages that are not installed: {', '.join(missing)}",
             "pip install 'spothop[simulator]'",
         )
-    session.become([sys.executable, "-m", "spothop_master.simulator", *arguments])
+    session.become([sys.executable, "-m", "spothop.simulator", *arguments])

@@ -8,14 +8,14 @@ from pathlib import Path
 import typer
 
 from spothop import jobfile
-from spothop.bundle import Bundle, pack
 from spothop.cli import views
 from spothop.cli.follow import Follower, Screen
 from spothop.cli.session import Session
 from spothop.cli.text import size
-from spothop.errors import ClientError
 from spothop.jobspec import JobSpec
-from spothop.sdk import ENDED, Client
+from spothop.sdk.bundle import Bundle, pack
+from spothop.sdk.client import ENDED, Client
+from spothop.sdk.errors import ClientError
 from spothop.wire import JobView
 
 

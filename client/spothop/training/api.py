@@ -11,7 +11,7 @@ import atexit
 import os
 import time
 
-from spothop._session import Session, StepContext
+from spothop.training.session import Session, StepContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spothop.policy import emergency
-from spothop_master.simulator.beliefs import Beliefs
-from spothop_master.simulator.inputs import Arm, Bounds, Inputs
-from spothop_master.simulator.lives import Lives, Placement
-from spothop_master.simulator.schedule import NEVER, Schedule, reach
+from spothop.simulator.beliefs import Beliefs
+from spothop.simulator.inputs import Arm, Bounds, Inputs
+from spothop.simulator.lives import Lives, Placement
+from spothop.simulator.schedule import NEVER, Schedule, reach
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

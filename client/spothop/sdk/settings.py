@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spothop.errors import ClientError
+from spothop.sdk.errors import ClientError
 
 DEFAULT_URL = "http://127.0.0.1:8900"
 

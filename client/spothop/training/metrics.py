@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from spothop import _pipes
+from spothop.training import pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from spothop._channel import Channel
+    from spothop.training.channel import Channel
 
 
 class Metrics:
@@ -61,7 +61,7 @@ class Metrics:
         """In as many messages as it takes. If only the first half fits now, both come again."""
         try:
             return channel.offer({"t": "metrics", "step": step, "values": values})
-        except _pipes.MessageTooLong:
+        except pipes.MessageTooLong:
             if len(values) == 1:
                 warn(f"log({next(iter(values))[:40]}...=): too long a name; it is not reported")
                 return True

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spothop.policy.estimators import Life, kaplan_meier
 from spothop.policy.hazard import Hazard, fit_by_age, weighed
-from spothop_master.simulator.inputs import (
+from spothop.simulator.inputs import (
     LIFE_MAX_S,
     BathtubSpec,
     CsvSpec,
@@ -27,7 +27,7 @@ from spothop_master.simulator.inputs import (
     WeibullSpec,
     ZonesSpec,
 )
-from spothop_master.simulator.traces import TraceError, read_lives, read_zones
+from spothop.simulator.traces import TraceError, read_lives, read_zones
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

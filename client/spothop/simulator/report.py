@@ -16,16 +16,16 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.io as pio
 
-from spothop_master.simulator.inputs import (
+from spothop.simulator.inputs import (
     ExponentialSpec,
     InputError,
     Inputs,
     WeibullSpec,
 )
-from spothop_master.simulator.published import WHY, beside
-from spothop_master.simulator.result import Result
-from spothop_master.simulator.runner import run
-from spothop_master.simulator.show import ABOUT, Sheet, breakdown, comparison, overview
+from spothop.simulator.published import WHY, beside
+from spothop.simulator.result import Result
+from spothop.simulator.runner import run
+from spothop.simulator.show import ABOUT, Sheet, breakdown, comparison, overview
 
 MTTP_HOURS = tuple(range(1, 13))
 KEPT = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)

@@ -1,4 +1,4 @@
-"""The SDK: everything that the CLI does, as typed calls. Raises `spothop.errors.ClientError`.
+"""The SDK: everything that the CLI does, as typed calls. Raises `spothop.sdk.errors.ClientError`.
 
 >>> with Client("http://127.0.0.1:8900", token) as client:
 ...     job = client.submit(spec, client.upload_bundle(bundle))
@@ -21,10 +21,10 @@ from urllib.parse import quote
 
 import httpx
 
-from spothop._http import Http
-from spothop.bundle import Bundle
-from spothop.errors import ClientError, NotSpothop, Unreachable
 from spothop.jobspec import JobSpec
+from spothop.sdk.bundle import Bundle
+from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
+from spothop.sdk.http import Http
 from spothop.wire import (
     EventView,
     InjectionView,
@@ -39,7 +39,7 @@ from spothop.wire import (
 )
 
 if TYPE_CHECKING:
-    from spothop.downloads import Downloaded
+    from spothop.sdk.downloads import Downloaded
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 """States that a job never leaves."""
@@ -261,7 +261,7 @@ class Client:
 
         Reads the storage directly, with this machine's own credentials.
         """
-        from spothop import downloads  # imports obstore, which nothing else here needs
+        from spothop.sdk import downloads  # imports obstore, which nothing else here needs
 
         found = self.job(job)
         return downloads.fetch(found.storage, found.id, to or Path(found.id))

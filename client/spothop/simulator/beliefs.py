@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from spothop.policy import Measures, next_insurance
 from spothop.policy.estimators import RatePrior
 from spothop.policy.hazard import Hazard
-from spothop_master.simulator.inputs import Arm, Inputs
-from spothop_master.simulator.lives import Lives, Placement
-from spothop_master.simulator.schedule import NEVER, ByZone, Even, Schedule, by_age
+from spothop.simulator.inputs import Arm, Inputs
+from spothop.simulator.lives import Lives, Placement
+from spothop.simulator.schedule import NEVER, ByZone, Even, Schedule, by_age
 
 Ints = NDArray[np.int64]
 

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spothop_master.simulator.published import WHY, Published, beside
-from spothop_master.simulator.result import Outcome, Result
+from spothop.simulator.published import WHY, Published, beside
+from spothop.simulator.result import Outcome, Result
 
 ABOUT = (
     "Overhead over the on-demand run: mean with its 95 % interval, and where 90 % of the trials "

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from spothop.errors import ApiError, ClientError, NotSpothop, Unreachable
+from spothop.sdk.errors import ApiError, ClientError, NotSpothop, Unreachable
 from spothop.wire import Problem
 
 ANSWER_S = 30.0

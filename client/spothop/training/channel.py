@@ -12,7 +12,7 @@ import select
 from _thread import allocate_lock
 from collections import deque
 
-from spothop import _pipes
+from spothop.training import pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Channel:
         self._stamp: dict[str, Any] = {"rank": rank, "pid": pid}
         self._queue: deque[bytes] = deque(maxlen=QUEUE)
         self._lock = allocate_lock()
-        self._decoder = _pipes.LineDecoder()
+        self._decoder = pipes.LineDecoder()
         self._poller = select.poll()
         self._up = self._down = -1
 
@@ -42,15 +42,15 @@ class Channel:
 
         Raises OSError; the channel keeps what it could open and is quiet in the other direction.
         """
-        self._up = _pipes.open_fifo(os.path.join(run_dir, "up"))
-        self._down = _pipes.open_fifo(os.path.join(run_dir, f"down.{self._stamp['rank']}"))
+        self._up = pipes.open_fifo(os.path.join(run_dir, "up"))
+        self._down = pipes.open_fifo(os.path.join(run_dir, f"down.{self._stamp['rank']}"))
         self._poller.register(self._down, select.POLLIN)
         while self._poller.poll(0):
             os.read(self._down, READ_SIZE)
 
     def send(self, msg: dict[str, Any]) -> None:
         """Queue a control message and send what the pipe takes."""
-        self._queue.append(_pipes.encode(msg | self._stamp))
+        self._queue.append(pipes.encode(msg | self._stamp))
         self.flush()
 
     def offer(self, msg: dict[str, Any]) -> bool:
@@ -58,7 +58,7 @@ class Channel:
 
         Raises MessageTooLong.
         """
-        line = _pipes.encode(msg | self._stamp)
+        line = pipes.encode(msg | self._stamp)
         return self.flush() and self._write(line)
 
     def flush(self) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from spothop_master.simulator.engine import Trials
-from spothop_master.simulator.inputs import Inputs
+from spothop.simulator.engine import Trials
+from spothop.simulator.inputs import Inputs
 
 
 @dataclass(frozen=True, kw_only=True)

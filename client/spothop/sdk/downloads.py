@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spothop.checkpoints import download_outputs, restore_from_job
-from spothop.errors import ClientError
+from spothop.sdk.errors import ClientError
 from spothop.storage import StorageError, open_store
 from spothop.wire import StorageSpec
 

@@ -1,9 +1,9 @@
-"""`python -m spothop_master.simulator`."""
+"""`python -m spothop.simulator`."""
 
 import io
 import sys
 
-from spothop_master.simulator.cli import app
+from spothop.simulator.cli import app
 
 for stream in (sys.stdout, sys.stderr):
     if isinstance(stream, io.TextIOWrapper):  # a name may hold what the terminal cannot

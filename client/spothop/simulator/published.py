@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spothop_master.simulator.inputs import Inputs, make
-from spothop_master.simulator.presets import PRESETS
+from spothop.simulator.inputs import Inputs, make
+from spothop.simulator.presets import PRESETS
 
 _FREE = {"policies", "trials", "seed", "replacement"}
 """Inputs that may differ from the preset's, and its published figures still stand beside ours."""

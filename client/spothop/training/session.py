@@ -12,9 +12,9 @@ import json
 import os
 import time
 
-from spothop import _outbox, _pipes
-from spothop._channel import Channel
-from spothop._metrics import Metrics, warn
+from spothop.training import outbox, pipes
+from spothop.training.channel import Channel
+from spothop.training.metrics import Metrics, warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Session:
             self._channel.open(self._run_dir)
         except OSError as error:  # backups still reach the agent through the outbox
             warn(f"no pipe to the agent, save requests will not arrive: {error}")
-        self._channel.send({"t": "hello", "v": _pipes.VERSION})
+        self._channel.send({"t": "hello", "v": pipes.VERSION})
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -254,14 +254,14 @@ class Session:
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Hand a saved file or directory over; it is renamed away at once.
 
-        Raises FileNotFoundError and ValueError (see `_outbox.locate`), OSError from a full disk.
+        Raises FileNotFoundError and ValueError (see `outbox.locate`), OSError from a full disk.
         """
         if not self._on:
-            _outbox.check_exists(path)
+            outbox.check_exists(path)
             return
         began = self._clock()
         self._poll(began)
-        relative = _outbox.locate(path, job_dir=self._job_dir)
+        relative = outbox.locate(path, job_dir=self._job_dir)
         request, step, save_began = self._answers()
         self._last_id = max(int(began * 1e9), self._last_id + 1)
         meta = {
@@ -276,7 +276,7 @@ class Session:
             "delta_s": round(max(0.0, began - save_began), 6),
             "mono": began,
         }
-        _outbox.publish(meta, job_dir=self._job_dir, outbox=os.path.join(self._run_dir, "outbox"))
+        outbox.publish(meta, job_dir=self._job_dir, outbox=os.path.join(self._run_dir, "outbox"))
         self._report(began)
         self._channel.send(
             {"t": "backup", **{key: meta[key] for key in ("id", "step", "kind", "request")}}

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 
 from spothop.cli.inject import mean_lives
-from spothop_master.simulator.inputs import InputError, load, make
-from spothop_master.simulator.presets import PRESETS
-from spothop_master.simulator.result import Result
-from spothop_master.simulator.runner import run
-from spothop_master.simulator.show import screen
+from spothop.simulator.inputs import InputError, load, make
+from spothop.simulator.presets import PRESETS
+from spothop.simulator.result import Result
+from spothop.simulator.runner import run
+from spothop.simulator.show import screen
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -111,7 +111,7 @@ def _show(result: Result, as_json: bool) -> None:
 
 
 def _write(report: Path, result: Result) -> None:
-    from spothop_master.simulator.report import page  # plotly takes a second to import
+    from spothop.simulator.report import page  # plotly takes a second to import
 
     try:
         report.write_text(page(result), encoding="utf-8")

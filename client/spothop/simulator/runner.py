@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spothop_master.simulator.engine import NeverFinishesError, on_demand, simulate
-from spothop_master.simulator.inputs import Arm, InputError, Inputs
-from spothop_master.simulator.lives import Lives, Zones, make_lives
-from spothop_master.simulator.result import Result, summarise
+from spothop.simulator.engine import NeverFinishesError, on_demand, simulate
+from spothop.simulator.inputs import Arm, InputError, Inputs
+from spothop.simulator.lives import Lives, Zones, make_lives
+from spothop.simulator.result import Result, summarise
 
 
 def run(inputs: Inputs) -> Result:

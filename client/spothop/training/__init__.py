@@ -1,0 +1,1 @@
+"""What a training script uses: standard library only. `import spothop as sp` is the door."""
