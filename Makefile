@@ -13,9 +13,9 @@ help:
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
-	  || { echo "error: spothop needs Python 3.10 or newer; cure: make PYTHON=/path/to/python3.12"; exit 1; }
+	  || { echo "error: spothop needs Python 3.10 or newer; hint: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
-	  || { echo "error: this Python has no venv; cure: sudo apt-get install python3-venv"; exit 1; }
+	  || { echo "error: this Python has no venv; hint: sudo apt-get install python3-venv"; exit 1; }
 	@echo "setting up .venv (once; PyTorch makes it a minute or two) ..."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \

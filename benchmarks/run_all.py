@@ -24,7 +24,7 @@ def main(wanted: list[str]) -> int:
         and (not wanted or any(name in script.stem for name in wanted))
     ]
     if not scripts:
-        print(f"no benchmark matches {' '.join(wanted)}; cure: ls {HERE}")
+        print(f"no benchmark matches {' '.join(wanted)}; hint: ls {HERE}")
         return 2
     failed = []
     for script in scripts:

@@ -333,7 +333,7 @@ def main() -> int:
                 records += one_round(machine, wave, each_s, seed)
             print(f"  {n} of {len(waves)}: {len(records)} runs", flush=True)
     if not records:
-        print("no run came far enough to be compared; cure: a quieter machine, or --minutes")
+        print("no run came far enough to be compared; hint: a quieter machine, or --minutes")
         return 1
     lost = runs * len(cases) - len(records)
     error = report(records, seconds_each=each_s, not_replayable=lost)

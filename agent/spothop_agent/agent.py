@@ -33,17 +33,17 @@ from spothop.wire import (
 from spothop_agent import __version__
 from spothop_agent.attempt import Attempt
 from spothop_agent.chaos import Chaos
+from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import Clock
 from spothop_agent.context import Context
 from spothop_agent.logs import append_line
 from spothop_agent.master_link import LinkError, MasterLink, Refused
 from spothop_agent.notices import Acknowledge, Notices
 from spothop_agent.paths import AgentPaths
-from spothop_agent.retry import Storage
+from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
 from spothop_agent.tasks import cancel_all, first_end
-from spothop_agent.vault import Vault
 from spothop_agent.watch import Notice
 
 LAST_WORDS_S = 1.0
@@ -84,7 +84,7 @@ class Agent:
         self._state = StateFile(self._paths.state)
         self._link = MasterLink(config.master, clock=clock, rng=rng)
         self._spool = Spool(self._paths.spool, clock.boottime)
-        self._storage = Storage(rng)
+        self._storage = StorageRetrier(rng)
         self._next: Assignment | None = None
         self._news = asyncio.Event()
         """An assignment, or the release, has arrived."""
@@ -159,7 +159,7 @@ class Agent:
             clock=self._clock,
             chaos=self._chaos,
             storage=self._storage,
-            vault=Vault(assignment, first=first),
+            checkpoint_store=CheckpointStore(assignment, first=first),
             base_env=self._base_env,
         )
         self._storage.trouble = lambda text: self._context.tell(text, level="warning")

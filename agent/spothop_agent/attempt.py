@@ -300,10 +300,10 @@ class Attempt:
         """Why they are lost; empty when they are not."""
         if self._context.state.fenced_by is not None:
             return ""  # the newer attempt has its own
-        outputs, vault = self._context.paths.outputs, self._context.vault
+        outputs, store = self._context.paths.outputs, self._context.checkpoint_store
         skipped: list[str] = []
         try:
-            count = await self._context.storage.call(vault.upload_outputs, outputs, skipped.append)
+            count = await self._context.storage.call(store.upload_outputs, outputs, skipped.append)
         except (StorageError, OSError) as error:
             self._context.tell(f"outputs could not be uploaded: {error}", level="error")
             return str(error)

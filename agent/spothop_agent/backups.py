@@ -205,9 +205,9 @@ class Backups:
             self._current = None
 
     async def _once(self, entry: Entry, abort: Abort) -> ChainEntry:
-        vault, chaos = self._context.vault, self._context.chaos
+        store, chaos = self._context.checkpoint_store, self._context.chaos
         if entry.id in self._found_at_start:
-            there = await asyncio.to_thread(vault.committed, entry.id)
+            there = await asyncio.to_thread(store.committed, entry.id)
             if there is not None:
                 return there
         chaos.reach("before_upload")
@@ -216,11 +216,11 @@ class Backups:
             chaos.reach("during_upload")
             abort.on_progress(done, total)
 
-        upload = asyncio.to_thread(vault.upload, entry, on_progress)
+        upload = asyncio.to_thread(store.upload, entry, on_progress)
         files = await abort.unless(asyncio.create_task(upload))
         chaos.reach("after_upload")
         chaos.reach("before_commit")
-        made = await asyncio.to_thread(vault.commit, entry, files, self._context.state.restored_n)
+        made = await asyncio.to_thread(store.commit, entry, files, self._context.state.restored_n)
         chaos.reach("after_commit")
         return made
 
@@ -267,6 +267,6 @@ class Backups:
     async def _prune_once(self) -> None:
         """Left for the next commit when it fails: nothing depends on it."""
         try:
-            await asyncio.to_thread(self._context.vault.prune)
+            await asyncio.to_thread(self._context.checkpoint_store.prune)
         except (StorageError, OSError) as error:
             _log.info("prune: %s", error)

@@ -10,9 +10,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-MOST_BYTES = 20 * 2**30
+MAX_BYTES = 20 * 2**30
 """Unpacked; a small archive may hold very much."""
-MOST_MEMBERS = 1_000_000
+MAX_MEMBERS = 1_000_000
 
 
 class BundleError(Exception):
@@ -63,9 +63,9 @@ def _bounded(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     total = 0
     for count, member in enumerate(tar, 1):
         total += member.size
-        if count > MOST_MEMBERS or total > MOST_BYTES:
+        if count > MAX_MEMBERS or total > MAX_BYTES:
             raise BundleError(
-                f"the bundle unpacks to more than {MOST_BYTES} bytes or {MOST_MEMBERS} files"
+                f"the bundle unpacks to more than {MAX_BYTES} bytes or {MAX_MEMBERS} files"
             )
         yield member
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from spothop.wire import MetricsReport, StepsReport
 
-MOST_METRICS = 128
+MAX_METRICS = 128
 """Logged steps kept while the master is away; above, every second one goes."""
 
 
@@ -34,7 +34,7 @@ class Progress:
             self.metrics[-1] = MetricsReport(step=report.step, values=values)
             return
         self.metrics.append(report)
-        if len(self.metrics) > MOST_METRICS:
+        if len(self.metrics) > MAX_METRICS:
             # From the end, so that the newest value always stays.
             self.metrics = self.metrics[::-2][::-1]
 

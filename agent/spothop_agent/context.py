@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from spothop.wire import AnyReport, Assignment, MessageReport, MetricsReport, StepsReport
 from spothop_agent.chaos import Chaos
+from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import Clock
 from spothop_agent.logs import append_line
 from spothop_agent.master_link import MasterLink
 from spothop_agent.paths import AgentPaths, AttemptPaths
-from spothop_agent.retry import Storage
+from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import State, StateFile
-from spothop_agent.vault import Vault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class Context:
     link: MasterLink
     clock: Clock
     chaos: Chaos
-    storage: Storage
-    vault: Vault
+    storage: StorageRetrier
+    checkpoint_store: CheckpointStore
     base_env: Mapping[str, str]
 
     @property

@@ -82,7 +82,7 @@ def check(response: httpx.Response) -> None:
         return
     try:
         problem = Problem.model_validate_json(response.content)
-        text = f"{problem.message} {problem.cure}".strip()
+        text = f"{problem.message} {problem.hint}".strip()
     except ValidationError:
         text = response.text[:200]
     message = f"master answered {response.status_code}: {text}"

@@ -185,13 +185,13 @@ class Preparation:
     async def _data(self) -> None:
         for folder, url in self._context.assignment.data.items():
             target = self._context.paths.work / "data" / folder
-            vault = self._context.vault
-            count = await self._context.storage.call(vault.fetch_data, url, target)
+            store = self._context.checkpoint_store
+            count = await self._context.storage.call(store.fetch_data, url, target)
             self._context.note(f"data: {count} files from {url} in data/{folder}")
 
     async def _fence(self) -> None:
         self._context.chaos.reach("before_fence")
-        n = await self._context.storage.call(self._context.vault.fence)
+        n = await self._context.storage.call(self._context.checkpoint_store.fence)
         self._context.chaos.reach("after_fence")
         self._context.report(FencedInReport(n=n), key="fenced_in", urgent=True)
         self._context.state_file.set(phase=Phase.FENCED, fence_n=n)
@@ -201,9 +201,9 @@ class Preparation:
         chaos.reach("before_restore")
         fence = self._context.state.fence_n
         assert fence is not None
-        work, vault = self._context.paths.work, self._context.vault
+        work, store = self._context.paths.work, self._context.checkpoint_store
         found = await self._context.storage.call(
-            vault.restore,
+            store.restore,
             work,
             fence=fence,
             on_progress=lambda done, total: chaos.reach("during_restore"),

@@ -27,7 +27,7 @@ def retryable(error: BaseException) -> bool:
     return isinstance(error, StorageError) and error.retryable
 
 
-class Storage:
+class StorageRetrier:
     """Runs blocking storage calls; pauses are jittered and capped, and end early in a hurry.
 
     There is no limit to the number of tries: without a notice a job waits for its storage, and

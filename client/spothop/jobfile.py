@@ -35,7 +35,7 @@ class FieldProblem:
     value: str
     """What stands there, shortened; empty when nothing does."""
     fact: str
-    cure: str
+    hint: str
 
     def __str__(self) -> str:
         subject = ": ".join(part for part in (self.field, self.value) if part)
@@ -116,8 +116,8 @@ def _read_text(path: Path) -> str:
         ) from None
 
 
-def _file_error(fact: str, cure: str) -> JobFileError:
-    return JobFileError([FieldProblem(field="", value="", fact=fact, cure=cure)])
+def _file_error(fact: str, hint: str) -> JobFileError:
+    return JobFileError([FieldProblem(field="", value="", fact=fact, hint=hint)])
 
 
 class _Loader(yaml.SafeLoader):
@@ -151,11 +151,11 @@ def _key_problems(
         inner = f"{section}.{key}" if section else str(key)
         if key in later:
             yield FieldProblem(
-                field=field, value=_short(value), fact="not available yet", cure="leave it out"
+                field=field, value=_short(value), fact="not available yet", hint="leave it out"
             )
         elif not isinstance(key, str):
-            cure = "YAML reads it as something else (on, yes, 1): put it in quotes"
-            yield FieldProblem(field=field, value="", fact="the key is not text", cure=cure)
+            hint = "YAML reads it as something else (on, yes, 1): put it in quotes"
+            yield FieldProblem(field=field, value="", fact="the key is not text", hint=hint)
         elif key not in known:
             yield _unknown(field, key, value, [*known, *later])
         elif inner in SECTIONS and isinstance(value, Mapping):
@@ -168,8 +168,8 @@ def _key_problems(
 
 def _unknown(field: str, key: str, value: object, known: list[str]) -> FieldProblem:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    cure = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    return FieldProblem(field=field, value=_short(value), fact="unknown key", cure=cure)
+    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    return FieldProblem(field=field, value=_short(value), fact="unknown key", hint=hint)
 
 
 def _problem(detail: ErrorDetails) -> FieldProblem:
@@ -181,7 +181,7 @@ def _problem(detail: ErrorDetails) -> FieldProblem:
         field="".join(_path_part(part) for part in names).lstrip("."),
         value="" if missing else _short(detail["input"]),
         fact=fact[:1].lower() + fact[1:],
-        cure=context.get("cure") or _cure(names),
+        hint=context.get("hint") or _hint(names),
     )
 
 
@@ -201,7 +201,7 @@ def _path_part(part: int | str) -> str:
     return f"[{part!r}]"
 
 
-def _cure(names: list[int | str]) -> str:
+def _hint(names: list[int | str]) -> str:
     """From the field's own example or description."""
     keys = [str(name) for name in names if isinstance(name, str)]
     section = SECTIONS.get(".".join(keys[:-1]))

@@ -42,19 +42,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
-def _refuse(fact: str, cure: str) -> PydanticCustomError:
+def _refuse(fact: str, hint: str) -> PydanticCustomError:
     # The text travels as context: braces in it must not be read as a template.
-    return PydanticCustomError("job_file", "{fact}", {"fact": fact, "cure": cure})
+    return PydanticCustomError("job_file", "{fact}", {"fact": fact, "hint": hint})
 
 
 def parse_duration(text: object) -> timedelta:
     """`30s`, `5m`, `2h`, `1d` or a sum such as `1h30m`; refuses zero and bare numbers."""
     if isinstance(text, timedelta):
         return text
-    cure = "write a number with its unit: 30s, 5m, 2h, 1d or 1h30m"
+    hint = "write a number with its unit: 30s, 5m, 2h, 1d or 1h30m"
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None or not text:
-        raise _refuse("is not a duration", cure)
+        raise _refuse("is not a duration", hint)
     try:
         seconds = sum(
             float(n) * _UNIT_S[unit] for n, unit in zip(match.groups(), "dhms", strict=True) if n
@@ -63,7 +63,7 @@ def parse_duration(text: object) -> timedelta:
     except OverflowError:
         duration = MAX_DURATION + timedelta(days=1)
     if not timedelta() < duration <= MAX_DURATION:
-        raise _refuse("is not between 0 s and 10 years", cure)
+        raise _refuse("is not between 0 s and 10 years", hint)
     return duration
 
 
@@ -116,10 +116,10 @@ def _script(text: str) -> str:
 
 def _env(variables: dict[str, str]) -> dict[str, str]:
     sizes = {name: len(f"{name}={value}".encode()) for name, value in variables.items()}
-    cure = "put it into a file of the code directory, and read that"
+    hint = "put it into a file of the code directory, and read that"
     too_long = [
         InitErrorDetails(
-            type=_refuse(f"has {size:,} bytes with its name, more than {MAX_TEXT_BYTES:,}", cure),
+            type=_refuse(f"has {size:,} bytes with its name, more than {MAX_TEXT_BYTES:,}", hint),
             loc=(name,),
             input=variables[name],
         )
@@ -130,7 +130,7 @@ def _env(variables: dict[str, str]) -> dict[str, str]:
         raise ValidationError.from_exception_data("env", too_long)
     if (total := sum(sizes.values())) > MAX_ENV_BYTES:
         fact = f"has {total:,} bytes in {len(sizes)} variables, more than {MAX_ENV_BYTES:,}"
-        raise _refuse(fact, cure)
+        raise _refuse(fact, hint)
     return variables
 
 
@@ -153,15 +153,15 @@ def _env_value(value: object) -> object:
 
 
 def _url(text: str) -> str:
-    cure = "write one such as s3://bucket/path or file:///path"
+    hint = "write one such as s3://bucket/path or file:///path"
     if not _URL.fullmatch(text):
-        raise _refuse("is not a storage URL", cure)
+        raise _refuse("is not a storage URL", hint)
     try:
         path = urlsplit(text).path
     except ValueError as error:  # such as brackets around what is no IPv6 address
-        raise _refuse(f"is not a storage URL: {error}", cure) from None
+        raise _refuse(f"is not a storage URL: {error}", hint) from None
     if "\0" in unquote(path):
-        raise _refuse("is not a storage URL: %00 is a NUL character", cure)
+        raise _refuse("is not a storage URL: %00 is a NUL character", hint)
     return text
 
 

@@ -26,8 +26,8 @@ _ENDS = f"`preempted`, or {' or '.join(f'`{end}`' for end in CENSORED)} where no
 
 _LONGEST_S = 1e15
 _TICKS_S = (1e-3, 1e9)
-_MOST_TICKS = 10_000_000
-_MOST_USD = 1e6  # an hour
+_MAX_TICKS = 10_000_000
+_MAX_USD = 1e6  # an hour
 
 Row = tuple[int, list[str]]
 """Cells of a CSV, and the line that they end in."""
@@ -240,12 +240,12 @@ def _runs(path: Path, where: str, pairs: Any) -> list[float]:
             and len(pair) == 2
             and all(map(_is_number, pair))
             and isinstance(pair[1], int)
-            and 0 <= pair[0] <= _MOST_USD
-            and 0 < pair[1] <= _MOST_TICKS - len(values)
+            and 0 <= pair[0] <= _MAX_USD
+            and 0 < pair[1] <= _MAX_TICKS - len(values)
         ):
             raise TraceError(
                 f"{path}: {where}: {pair!r} is no [value, ticks] with ticks above 0 (values lie "
-                f"between 0 and {_MOST_USD:g}, and {_MOST_TICKS:,} ticks are most)"
+                f"between 0 and {_MAX_USD:g}, and {_MAX_TICKS:,} ticks are most)"
             )
         values += [pair[0]] * pair[1]
     return values

@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from conductor import HOPPED, STRAIGHT, Conductor
 from interrupts import Interrupts
 from machine import DemoError, Machine
 from plan import Preemption
 from report import Report, broken_promises, compute, table
+from runner import HOPPED, STRAIGHT, DemoRunner
 from screen import Screen, say
 from spothop import jobfile
 from spothop.sdk import bundle
@@ -110,8 +110,8 @@ def train(console: Console, client: Client, home: Path, args: argparse.Namespace
     """Run both jobs to their ends and compute the report."""
     jobs = submit_both(client, args.steps)
     with Screen(console, steps=args.steps) as screen:
-        conductor = Conductor(client, jobs, screen, seed=args.seed)
-        conductor.run(deadline_s=args.deadline)
+        runner = DemoRunner(client, jobs, screen, seed=args.seed)
+        runner.run(deadline_s=args.deadline)
     console.print("both runs are over; comparing their weights ...")
     details = {title: client.job(job) for title, job in jobs.items()}
     for title, job in details.items():
@@ -121,9 +121,9 @@ def train(console: Console, client: Client, home: Path, args: argparse.Namespace
     wait_for_vms(client, list(jobs.values()))
     details = {title: client.job(job) for title, job in jobs.items()}
     report = compute(
-        details[HOPPED], details[STRAIGHT], conductor.preemptions, conductor.released, weights
+        details[HOPPED], details[STRAIGHT], runner.preemptions, runner.released, weights
     )
-    return report, details[HOPPED], conductor.preemptions
+    return report, details[HOPPED], runner.preemptions
 
 
 def shown(path: Path) -> str:
@@ -167,7 +167,7 @@ def main() -> int:
             return 130
         except (DemoError, ClientError) as error:
             say(console, f"[red]error:[/red] {escape(str(error))}")
-            say(console, f"cure: see {shown(machine.home / 'master.log')}; run `make demo` again")
+            say(console, f"hint: see {shown(machine.home / 'master.log')}; run `make demo` again")
             return 1
     report.write(args.report)
     console.print(table(report))

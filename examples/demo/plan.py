@@ -1,4 +1,4 @@
-"""Which preemption comes next. Pure: the conductor in `conductor.py` carries it out."""
+"""Which preemption comes next. Pure: the runner in `runner.py` carries it out."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def open_storage(url: str) -> None:
     except StorageError as error:
         raise CannotStart(
             f"storage_url = {url}: {error.message}; "
-            f"{error.cure or 'name a folder that can be written, or a bucket'}"
+            f"{error.hint or 'name a folder that can be written, or a bucket'}"
         ) from None
 
 

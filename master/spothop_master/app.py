@@ -17,7 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from spothop_master import home
-from spothop_master.agent_sessions import Sessions
+from spothop_master.agents.presence import Presence
+from spothop_master.agents.sessions import Sessions
 from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.bundles import Bundles
@@ -26,7 +27,6 @@ from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
 from spothop_master.logs import Logs
 from spothop_master.loops.inject import Injector
-from spothop_master.loops.presence import Presence
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep

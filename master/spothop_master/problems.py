@@ -9,11 +9,11 @@ class ApiError(Exception):
     """Raised anywhere below a request; answered as a `wire.Problem` or as a page."""
 
     def __init__(
-        self, status: int, error: str, message: str, cure: str = "", *, field: str | None = None
+        self, status: int, error: str, message: str, hint: str = "", *, field: str | None = None
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.problem = Problem(error=error, message=message, cure=cure, field=field)
+        self.problem = Problem(error=error, message=message, hint=hint, field=field)
 
 
 def no_such_job(message: str) -> ApiError:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spothop_master.agent_sessions import Sessions
+from spothop_master.agents.presence import Presence
+from spothop_master.agents.sessions import Sessions
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
 from spothop_master.logs import Logs
-from spothop_master.loops.presence import Presence
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings

@@ -26,13 +26,13 @@ MeanLife = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class SettingsError(Exception):
-    """A setting cannot be used; the message names the field, its value and the cure."""
+    """A setting cannot be used; the message names the field, its value and the hint."""
 
-    def __init__(self, field: str, value: object, problem: str, cure: str) -> None:
-        super().__init__(f"{field} = {value!s}: {problem}; {cure}")
+    def __init__(self, field: str, value: object, problem: str, hint: str) -> None:
+        super().__init__(f"{field} = {value!s}: {problem}; {hint}")
         self.field = field
         self.value = value
-        self.cure = cure
+        self.hint = hint
 
 
 class MasterSettings(BaseModel):
@@ -141,8 +141,8 @@ def read_settings(environ: Mapping[str, str], options: Mapping[str, object]) -> 
         name = key[len(PREFIX) :].lower()
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
-            cure = f"did you mean {PREFIX}{near[0].upper()}?" if near else "remove it"
-            raise SettingsError(key, value, "is no setting of ours", cure)
+            hint = f"did you mean {PREFIX}{near[0].upper()}?" if near else "remove it"
+            raise SettingsError(key, value, "is no setting of ours", hint)
         values[name] = value
     values.update({k: v for k, v in options.items() if v is not None})
     try:
@@ -150,5 +150,5 @@ def read_settings(environ: Mapping[str, str], options: Mapping[str, object]) -> 
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
-        cure = f"correct {PREFIX}{name.upper()}, or the option that sets it"
-        raise SettingsError(name, first["input"], first["msg"].lower(), cure) from None
+        hint = f"correct {PREFIX}{name.upper()}, or the option that sets it"
+        raise SettingsError(name, first["input"], first["msg"].lower(), hint) from None

@@ -20,7 +20,7 @@ NOTICE_AT = START + 7.5
 DEADLINE = NOTICE_AT + 25.0
 
 
-class World:
+class MasterHarness:
     """One VM's endpoint on a virtual clock; a preemption is announced at NOTICE_AT."""
 
     def __init__(self, name: Dialect) -> None:
@@ -58,17 +58,19 @@ class World:
         return httpx.Response(answer.status, headers=headers, content=answer.body)
 
 
-def first_notice(world: World, name: Dialect, then: Callable[[Notice], Awaitable[None]]) -> Notice:
+def first_notice(
+    harness: MasterHarness, name: Dialect, then: Callable[[Notice], Awaitable[None]]
+) -> Notice:
     async def scenario() -> Notice:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(world.handle)) as client:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(harness.handle)) as client:
             notices = watch(
                 name,
                 "http://metadata",
                 vm_name=None,
                 client=client,
-                clock=lambda: world.now,
-                sleep=world.sleep,
-                wall=lambda: world.now,
+                clock=lambda: harness.now,
+                sleep=harness.sleep,
+                wall=lambda: harness.now,
                 rng=random.Random(1),
             )
             async for notice in notices:
@@ -83,18 +85,18 @@ def first_notice(world: World, name: Dialect, then: Callable[[Notice], Awaitable
 def test_the_watcher_sees_the_notice_in_time_and_may_acknowledge_where_one_can(
     name: Dialect,
 ) -> None:
-    world = World(name)
+    harness = MasterHarness(name)
     told: list[bool] = []
 
     async def then(notice: Notice) -> None:
         told.append(await acknowledge(notice))
 
-    notice = first_notice(world, name, then)
-    assert NOTICE_AT <= world.now < NOTICE_AT + 1.5
+    notice = first_notice(harness, name, then)
+    assert NOTICE_AT <= harness.now < NOTICE_AT + 1.5
     if name is Dialect.GCP:
         assert notice.deadline_monotonic is None
     else:
         assert notice.deadline_monotonic is not None
         assert DEADLINE - 1.0 <= notice.deadline_monotonic <= DEADLINE
     assert told == [name is Dialect.AZURE]
-    assert world.acknowledged == (["preempt-1"] if name is Dialect.AZURE else [])
+    assert harness.acknowledged == (["preempt-1"] if name is Dialect.AZURE else [])

@@ -1,4 +1,4 @@
-"""What a user gets wrong: the fact and the cure on stderr, a status, no trace, and no job."""
+"""What a user gets wrong: the fact and the hint on stderr, a status, no trace, and no job."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GOOD = "name: fine\nrun: 'true'\n"
 
 
 def refused(
-    done: subprocess.CompletedProcess[str], fact: str, cure: str, *, status: int = 1
+    done: subprocess.CompletedProcess[str], fact: str, hint: str, *, status: int = 1
 ) -> None:
     """It ended with this status, and told both in words that these patterns match."""
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     told = " ".join(done.stderr.split())
     assert re.search(rf"error: .*{fact}", told), told
-    assert re.search(rf"cure: .*{cure}", told), told
+    assert re.search(rf"hint: .*{hint}", told), told
 
 
 def submit(
@@ -44,7 +44,7 @@ def submit(
 
 
 @pytest.mark.parametrize(
-    ("content", "fact", "cure"),
+    ("content", "fact", "hint"),
     [
         (GOOD + "resorces: {}", "resorces: .*unknown key", "did you mean resources"),
         (GOOD + "retries: {usr: 3}", "retries.usr: 3: unknown key", "did you mean user"),
@@ -67,9 +67,9 @@ def submit(
     ],
 )
 def test_a_wrong_job_file(
-    machine: Machine, tmp_path: Path, content: str | bytes, fact: str, cure: str
+    machine: Machine, tmp_path: Path, content: str | bytes, fact: str, hint: str
 ) -> None:
-    refused(submit(machine, tmp_path, content), fact, cure)
+    refused(submit(machine, tmp_path, content), fact, hint)
 
 
 def test_a_job_file_that_is_not_there(machine: Machine, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ KEYS = {
 
 def demo(folder: Path, *, in_terminal: int | None = None) -> subprocess.Popen[str]:
     """Its output goes to a pipe, or to the terminal behind the file descriptor."""
-    need_module("torch", cure="make test installs it")
+    need_module("torch", hint="make test installs it")
     terminal = [] if in_terminal is None else ["setsid", "--ctty"]
     return subprocess.Popen(
         [*terminal, sys.executable, "-u", str(DEMO), "--home", str(folder / "demo")],

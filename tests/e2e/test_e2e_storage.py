@@ -84,7 +84,7 @@ def data_is_damaged(machine: FaultyMachine, name: str, folder: Path, *, how: str
     assert ended.attempts[1].restored_step == 2
     assert steps_in_log(machine, job, 2) == [*range(3, STEPS + 1)]
     told = [e for e in machine.events(job, "message") if "rejected" in e.text]
-    assert len(told) == 1, machine.story(job)
+    assert len(told) == 1, machine.sample_rows(job)
     assert "checkpoint 3 (step 4" in told[0].text
     assert record.key in told[0].text
     machine.gone(job)
@@ -101,7 +101,7 @@ def entry_is_unreadable(machine: FaultyMachine, name: str, folder: Path, *, how:
     check_result(machine, job, folder, STEPS)
     assert ended.attempts[1].restored_step == 2
     told = [e.text for e in machine.events(job, "message") if "rejected" in e.text]
-    assert len(told) == 1, machine.story(job)
+    assert len(told) == 1, machine.sample_rows(job)
     assert "3" in told[0]
     store = open_store(StorageSpec(url=f"file://{machine.home}/storage"))
     now = Chain(store, job).entries()
@@ -190,7 +190,11 @@ def away_in_the_middle_of(
         with machine.paused(job, 1, point):
             console = machine.vm_folder(job, 1) / "console.log"
             stack.enter_context(away(machine, instead=instead))
-        until(lambda: told_of_trouble(machine, job), what="told", told=lambda: machine.story(job))
+        until(
+            lambda: told_of_trouble(machine, job),
+            what="told",
+            told=lambda: machine.sample_rows(job),
+        )
         until(lambda: "storage, try 2" in console.read_text(), what="tried again")
     ended = check_all(machine, job, folder, 30)
     assert [a.reason for a in ended.attempts] == ["succeeded"]
@@ -208,7 +212,11 @@ def away_at_a_restore(machine: FaultyMachine, name: str, folder: Path, *, point:
     with ExitStack() as stack:
         with machine.paused(job, 2, point):
             stack.enter_context(away(machine))
-        until(lambda: told_of_trouble(machine, job), what="told", told=lambda: machine.story(job))
+        until(
+            lambda: told_of_trouble(machine, job),
+            what="told",
+            told=lambda: machine.sample_rows(job),
+        )
     ended = check_all(machine, job, folder, STEPS)
     assert ended.attempts[1].restored_step == 4
 
@@ -247,7 +255,9 @@ def outbox_is_full(machine: FaultyMachine, name: str, folder: Path) -> None:
     with ExitStack() as stack:
         with machine.paused(job, 1, "before_upload"):
             stack.enter_context(away(machine))
-        until(lambda: given_up(machine, job), what="given up", told=lambda: machine.story(job))
+        until(
+            lambda: given_up(machine, job), what="given up", told=lambda: machine.sample_rows(job)
+        )
     ended = machine.ends(job)
     check_result(machine, job, folder, 10)
     lost = given_up(machine, job)

@@ -154,7 +154,7 @@ def bundle_hash(bundle: bytes) -> str:
 
 
 def _problem(error: str, message: str) -> str:
-    return json.dumps({"error": error, "message": message, "cure": ""})
+    return json.dumps({"error": error, "message": message, "hint": ""})
 
 
 def _handler(master: FakeMaster) -> type[BaseHTTPRequestHandler]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import httpx
 
 from fakes.fake_cloud import FakeClock, FakeCloud
-from fakes.world import Inline
+from fakes.master_harness import Inline
 from spothop_master.app import create_app
 from spothop_master.security import Role
 from spothop_master.services import Services

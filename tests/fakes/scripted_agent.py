@@ -25,9 +25,9 @@ from spothop.wire import (
     StepsReport,
     StopDirective,
 )
-from spothop_master.loops.presence import Presence
+from spothop_master.agents import protocol
+from spothop_master.agents.presence import Presence
 from spothop_master.security import token_hash
-from spothop_master.store import agents
 from spothop_master.store.db import Database
 
 
@@ -78,7 +78,7 @@ class ScriptedAgent:
         """Raises BadToken."""
         session_hash = token_hash(f"session of {machine.id}")
         with db.begin() as session:
-            _, assignment = agents.join(
+            _, assignment = protocol.join(
                 session,
                 join_hash=token_hash(machine.user_data.token),
                 session_hash=session_hash,
@@ -113,9 +113,9 @@ class ScriptedAgent:
         now = self.clock()
         self.presence().touch(self.vm, now)
         with self.db.begin() as session:
-            acked = agents.apply(session, self.vm, envelopes, now=now)
+            acked = protocol.apply(session, self.vm, envelopes, now=now)
             assert acked == self.seq
-            return agents.directives(session, self.vm, now=now)
+            return protocol.directives(session, self.vm, now=now)
 
     # -- the ordinary way ------------------------------------------------------------------------
 

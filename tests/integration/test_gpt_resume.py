@@ -22,7 +22,7 @@ def need_torch() -> None:
     """Skip without PyTorch, unless SPOTHOP_REQUIRE_ALL says that nothing may be skipped."""
     if importlib.util.find_spec("torch") is None:
         if os.environ.get("SPOTHOP_REQUIRE_ALL") == "1":  # noqa: TID251  the switch of the tests
-            pytest.fail("PyTorch is missing; cure: pip install 'spothop[train]'")
+            pytest.fail("PyTorch is missing; hint: pip install 'spothop[train]'")
         pytest.skip("needs PyTorch: pip install 'spothop[train]'")
 
 

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from fakes.world import World
 from spothop.wire import AnyDirective, Insurance, InsuranceDirective, SaveKind
 from spothop_master.store.schema import Observation
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.db.close()
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    harness = MasterHarness(tmp_path)
+    yield harness
+    harness.db.close()
 
 
-def training(world: World, job_id: str = "job-1", **checkpoint: object) -> ScriptedAgent:
-    world.submit(job_id, checkpoint=checkpoint)
-    world.look()
-    world.settle(3)
-    agent = world.join(job_id=job_id)
-    world.tick()
+def training(harness: MasterHarness, job_id: str = "job-1", **checkpoint: object) -> ScriptedAgent:
+    harness.submit(job_id, checkpoint=checkpoint)
+    harness.look()
+    harness.settle(3)
+    agent = harness.join(job_id=job_id)
+    harness.tick()
     agent.prepare()
-    world.tick()
+    harness.tick()
     return agent
 
 
@@ -37,36 +37,36 @@ def insured(told: list[AnyDirective]) -> Insurance | None:
     return next((d.insurance for d in told if isinstance(d, InsuranceDirective)), None)
 
 
-def texts(world: World, job_id: str = "job-1") -> list[str]:
-    return [e.text for e in world.events("insurance") if e.job_id == job_id]
+def texts(harness: MasterHarness, job_id: str = "job-1") -> list[str]:
+    return [e.text for e in harness.events("insurance") if e.job_id == job_id]
 
 
-def lived(world: World, seconds: float, *, times: int = 1, **more: object) -> None:
+def lived(harness: MasterHarness, seconds: float, *, times: int = 1, **more: object) -> None:
     """Lives of another job's VMs in zone `a`."""
-    with world.db.begin() as session:
+    with harness.db.begin() as session:
         for i in range(times):
             session.add(
                 Observation(
                     kind="life", cloud="fake", region="r", zone="a", vm_type="gpu", spot=True,
-                    value=seconds, vm_id=f"other-{seconds}-{i}", **{"at": world.clock(), **more},
+                    value=seconds, vm_id=f"other-{seconds}-{i}", **{"at": harness.clock(), **more},
                 )
             )  # fmt: skip
 
 
-def test_notice_aware_is_the_default_and_reaches_agent_and_events(world: World) -> None:
-    agent = training(world)
+def test_notice_aware_is_the_default_and_reaches_agent_and_events(harness: MasterHarness) -> None:
+    agent = training(harness)
     assert agent.assignment.policy.policy == "notice-aware"
     told = insured(agent.train(10))
     assert told is not None
-    (text,) = texts(world)
+    (text,) = texts(harness)
     assert text.startswith(f"next insurance save at step {told.at_step}: tau ")
     assert "MTTP" in text
     assert "notice kept" in text
-    assert world.job().insurance == told.model_dump(mode="json")
+    assert harness.job().insurance == told.model_dump(mode="json")
 
 
-def test_static_saves_every_n_steps_from_what_was_saved(world: World) -> None:
-    agent = training(world, policy="static", static_every=25)
+def test_static_saves_every_n_steps_from_what_was_saved(harness: MasterHarness) -> None:
+    agent = training(harness, policy="static", static_every=25)
     assert agent.assignment.policy.policy == "static:25"
     told = insured(agent.train(10))
     assert told is not None
@@ -75,45 +75,47 @@ def test_static_saves_every_n_steps_from_what_was_saved(world: World) -> None:
     told = insured(agent.save(SaveKind.INSURANCE))
     assert told is not None
     assert told.at_step == 55
-    assert texts(world) == ["next insurance save at step 25: tau 12 s from stall 1 s, "
+    assert texts(harness) == ["next insurance save at step 25: tau 12 s from stall 1 s, "
                             "MTTP 3 h 00 (no preemption seen yet), every 25 steps"]  # fmt: skip
 
 
-def test_none_never_insures_and_says_so_once(world: World) -> None:
-    agent = training(world, policy="none")
+def test_none_never_insures_and_says_so_once(harness: MasterHarness) -> None:
+    agent = training(harness, policy="none")
     for _ in range(3):
         assert insured(agent.train(10)) is None
-    assert texts(world) == ["no insurance saves: the policy is none: only the user's own saves"]
-    assert world.job().insurance is None
+    assert texts(harness) == ["no insurance saves: the policy is none: only the user's own saves"]
+    assert harness.job().insurance is None
 
 
-def test_thesis_is_off_while_an_emergency_save_fits_and_on_when_it_does_not(world: World) -> None:
-    world.cloud.grace_s = 3.0
-    agent = training(world, policy="thesis")
+def test_thesis_is_off_while_an_emergency_save_fits_and_on_when_it_does_not(
+    harness: MasterHarness,
+) -> None:
+    harness.cloud.grace_s = 3.0
+    agent = training(harness, policy="thesis")
     assert agent.assignment.policy.margin_s == 0
     told = insured(agent.train(10))  # 0.5 + defaults 1 + 2 >= 3
     assert told is not None
     assert told.tau_s == pytest.approx((2 * 1 * (10_800 + 4)) ** 0.5)
     assert insured(agent.save()) is None  # measured: 0.5 + 0.2 + 0.4 < 3
-    on, off = texts(world)
+    on, off = texts(harness)
     assert on.startswith("next insurance save")
     assert "restart 4 s" in on
     assert off.startswith("no insurance saves: off, because an emergency save fits")
 
 
 def test_a_life_of_another_job_changes_a_running_jobs_directive_at_its_next_sync(
-    world: World,
+    harness: MasterHarness,
 ) -> None:
     """And so does what is measured by the master's own loop, of another job's VM."""
-    first = training(world)
+    first = training(harness)
     before = insured(first.train(10))
     assert before is not None
-    second = training(world, "job-2")
+    second = training(harness, "job-2")
     second.train(10)
-    assert world.vm(first.vm).zone == "a"
-    world.cloud.preempt(second.machine.id, 0)
-    world.settle(2)
-    (life,) = world.observations("life")
+    assert harness.vm(first.vm).zone == "a"
+    harness.cloud.preempt(second.machine.id, 0)
+    harness.settle(2)
+    (life,) = harness.observations("life")
     assert (life.vm_id, life.censored) == (second.vm, False)
     after = insured(first.obey())  # a heartbeat: no report of its own
     assert after is not None
@@ -121,44 +123,46 @@ def test_a_life_of_another_job_changes_a_running_jobs_directive_at_its_next_sync
     assert "(1 lives)" in after.reason
 
 
-def test_an_event_only_when_tau_changes_materially_also_by_a_slow_drift(world: World) -> None:
-    agent = training(world)
+def test_an_event_only_when_tau_changes_materially_also_by_a_slow_drift(
+    harness: MasterHarness,
+) -> None:
+    agent = training(harness)
     for _ in range(5):
         agent.train(10)
-    assert len(texts(world)) == 1
+    assert len(texts(harness)) == 1
     drifted = []
     for n in range(1, 9):
-        lived(world, 3000.0 + n)
+        lived(harness, 3000.0 + n)
         told = insured(agent.train(10))
         assert told is not None
         drifted.append(told.tau_s)
     assert drifted == sorted(drifted, reverse=True)
-    told_of = [e.data["tau_s"] for e in world.events("insurance")]
+    told_of = [e.data["tau_s"] for e in harness.events("insurance")]
     assert 2 <= len(told_of) <= 4
     assert all(b < 0.75 * a for a, b in pairwise(told_of))
 
 
-def test_a_pool_where_vms_die_fast_is_insured_more_often(world: World) -> None:
-    lived(world, 60.0, times=30)
-    agent = training(world)
+def test_a_pool_where_vms_die_fast_is_insured_more_often(harness: MasterHarness) -> None:
+    lived(harness, 60.0, times=30)
+    agent = training(harness)
     told = insured(agent.train(10))
     assert told is not None
     assert told.tau_s < 100  # by the stated default of 3 h alone: 260 s
     assert "(30 lives)" in told.reason
 
 
-def test_from_30_lives_on_the_vms_age_counts(world: World) -> None:
+def test_from_30_lives_on_the_vms_age_counts(harness: MasterHarness) -> None:
     """Young VMs die more here, and one that has passed that age is insured less often."""
-    ended = world.clock()
+    ended = harness.clock()
     for n in range(30):
-        lived(world, 10.0 + 10 * n, at=ended - timedelta(minutes=5 * n))
+        lived(harness, 10.0 + 10 * n, at=ended - timedelta(minutes=5 * n))
     for n in range(10):
-        lived(world, 40_000.0 + n, at=ended - timedelta(minutes=5 * n + 200))
-    agent = training(world)
+        lived(harness, 40_000.0 + n, at=ended - timedelta(minutes=5 * n + 200))
+    agent = training(harness)
     young = insured(agent.train(10))
     assert young is not None
     assert "times the mean at the VM's age of" in young.reason
-    world.clock.advance(7_200)
+    harness.clock.advance(7_200)
     agent.save()
     old = insured(agent.train(10))
     assert old is not None
@@ -166,10 +170,10 @@ def test_from_30_lives_on_the_vms_age_counts(world: World) -> None:
     assert old.tau_s > 1.3 * young.tau_s  # though a save has turned out to be quick
 
 
-def test_ends_that_nothing_announces_count_whatever_the_notices(world: World) -> None:
-    agent = training(world)
+def test_ends_that_nothing_announces_count_whatever_the_notices(harness: MasterHarness) -> None:
+    agent = training(harness)
     before = insured(agent.train(10))
-    lived(world, 900.0, times=12, evidence="silence", censored=True)
+    lived(harness, 900.0, times=12, evidence="silence", censored=True)
     after = insured(agent.train(10))
     assert before is not None
     assert after is not None
@@ -177,34 +181,36 @@ def test_ends_that_nothing_announces_count_whatever_the_notices(world: World) ->
     assert "a failure each" in after.reason
 
 
-def test_thesis_insures_until_a_save_was_measured(world: World) -> None:
+def test_thesis_insures_until_a_save_was_measured(harness: MasterHarness) -> None:
     """The rule cannot tell before that an emergency save fits; the agent does the same."""
-    agent = training(world, policy="thesis")
+    agent = training(harness, policy="thesis")
     told = insured(agent.train(10))
     assert told is not None
     assert "no save was measured yet" in told.reason
     assert insured(agent.save()) is None  # measured: 0.5 + 0.2 + 0.4 < 4
 
 
-def test_every_outcome_of_a_preemption_is_recorded_with_its_evidence(world: World) -> None:
-    agent = training(world)
+def test_every_outcome_of_a_preemption_is_recorded_with_its_evidence(
+    harness: MasterHarness,
+) -> None:
+    agent = training(harness)
     agent.train(10)
     agent.notice()
     agent.save(SaveKind.EMERGENCY)
-    world.settle(3)
-    new = world.join(2)
+    harness.settle(3)
+    new = harness.join(2)
     new.prepare()
-    world.tick()
+    harness.tick()
     new.obey()
     new.train(5)
-    world.settle(3)
-    (emergency,) = world.observations("emergency")
+    harness.settle(3)
+    (emergency,) = harness.observations("emergency")
     assert (emergency.value, emergency.censored, emergency.evidence) == (1.0, False, "notice")
-    (life,) = world.observations("life")
+    (life,) = harness.observations("life")
     assert (life.censored, life.evidence) == (False, "notice")
-    assert {o.vm_id for o in world.observations("allocation")} == {agent.vm, new.vm}
-    world.cloud.preempt(new.machine.id, 0)
-    world.clock.advance(timedelta(seconds=1).total_seconds())
-    world.settle(3)
-    lost = world.observations("emergency")[1]
+    assert {o.vm_id for o in harness.observations("allocation")} == {agent.vm, new.vm}
+    harness.cloud.preempt(new.machine.id, 0)
+    harness.clock.advance(timedelta(seconds=1).total_seconds())
+    harness.settle(3)
+    lost = harness.observations("emergency")[1]
     assert (lost.value, lost.censored, lost.evidence) == (0.0, False, "no_notice")

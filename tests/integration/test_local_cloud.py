@@ -437,7 +437,7 @@ def test_an_unusable_directory_is_unavailable(plain_rig: Rig) -> None:
 def test_the_supervisor_is_small_and_starts_fast(plain_rig: Rig) -> None:
     """Heavy imports would cost every VM; pydantic alone takes longer than all the rest."""
     program = (
-        "import sys, spothop_master.clouds.local.supervisor; "
+        "import sys, spothop_master.clouds.local.vm_supervisor; "
         "sys.exit(bool({'pydantic', 'httpx', 'yaml', 'sqlalchemy', 'fastapi'} & set(sys.modules)))"
     )
     assert subprocess.call([sys.executable, "-c", program]) == 0

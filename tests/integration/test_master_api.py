@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fakes import story
+from fakes import sample_rows
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
 from spothop.wire import EventView, JobDetail, JobView, PlanReply, Problem, VmView
 from spothop_master.security import Role
@@ -34,7 +34,7 @@ def problem(answer: Any, status: int, error: str) -> Problem:
     found = Problem.model_validate(answer.json())
     assert found.error == error, answer.text
     assert found.message
-    assert found.cure
+    assert found.hint
     return found
 
 
@@ -170,7 +170,7 @@ def test_submit_says_what_is_wrong_with_the_job_file(master: HttpMaster) -> None
     body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
     found = problem(master.post(JOBS, json=body), 422, "bad_job_file")
     assert found.field == "resorces"
-    assert "resources" in found.cure
+    assert "resources" in found.hint
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_urls_that_name_nothing_are_refused_with_their_field(
         found = Problem.model_validate(answer.json())
         assert found.field == field
         assert field in found.message
-        assert "s3://bucket/path" in found.cure
+        assert "s3://bucket/path" in found.hint
 
 
 def test_inputs_need_not_be_there_yet(master: HttpMaster, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_init_from_reads_only_jobs_that_the_user_sees(master: HttpMaster) -> Non
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_validation_errors_name_field_value_and_cure(master: HttpMaster) -> None:
+def test_validation_errors_name_field_value_and_hint(master: HttpMaster) -> None:
     found = problem(master.post("/api/v1/plan", json={"spec": 3}), 422, "invalid_request")
     assert found.field == "spec"
     assert "3" in found.message
@@ -420,7 +420,7 @@ def test_a_state_that_no_job_can_have_is_refused(master: HttpMaster, state: str)
     found = problem(master.get(JOBS, params={"state": state}), 422, "invalid_request")
     assert found.field == "state"
     assert repr(state) in found.message
-    assert "queued, allocating, preparing, running" in found.cure
+    assert "queued, allocating, preparing, running" in found.hint
     assert master.get(JOBS, params={"state": "running"}).json() == []
 
 
@@ -438,7 +438,7 @@ def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMas
     master.get(JOBS)
     alone = len(counted)
     with master.services.db.begin() as session:
-        story.tell(session, owner_id=1)
+        sample_rows.tell(session, owner_id=1)
     counted.clear()
     assert len(master.get(JOBS, params={"all": "true"}).json()) == 5
     assert len(counted) == alone
@@ -458,7 +458,7 @@ def test_cancel_wakes_the_loop_and_may_be_repeated(master: HttpMaster) -> None:
 
 def test_a_job_that_succeeded_cannot_be_cancelled(master: HttpMaster) -> None:
     with master.services.db.begin() as session:
-        story.tell(session, owner_id=1)
+        sample_rows.tell(session, owner_id=1)
     problem(master.post(f"{JOBS}/mnist-b77e01/cancel"), 409, "job_is_over")
 
 
@@ -471,17 +471,17 @@ def test_a_job_that_succeeded_cannot_be_cancelled(master: HttpMaster) -> None:
 )
 def test_a_job_that_is_over_cannot_be_preempted(master: HttpMaster, job: str, fact: str) -> None:
     with master.services.db.begin() as session:
-        story.tell(session, owner_id=1)
+        sample_rows.tell(session, owner_id=1)
     found = problem(master.post(f"{JOBS}/{job}/preempt"), 409, "job_is_over")
     assert fact in found.message
-    assert "spothop jobs" in found.cure
+    assert "spothop jobs" in found.hint
 
 
 def test_a_vm_that_is_over_cannot_be_preempted(master: HttpMaster) -> None:
     with master.services.db.begin() as session:
-        story.tell(session, owner_id=1)
+        sample_rows.tell(session, owner_id=1)
     found = problem(master.post("/api/v1/vms/vm-1001/preempt"), 409, "vm_is_over")
-    assert "wait" not in found.cure
+    assert "wait" not in found.hint
 
 
 def test_preempt_asks_the_cloud_for_the_vm_that_trains(master: HttpMaster) -> None:

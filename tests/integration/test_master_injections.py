@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fakes.http_master import HttpAgent, HttpMaster
+from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from fakes.world import World
 from spothop.wire import InjectRequest, JobDetail, Problem
 from spothop_master.clouds.base import EndCause, Unavailable
 from spothop_master.core.injection import Plan
@@ -31,10 +31,10 @@ def master(tmp_path: Path) -> Iterator[HttpMaster]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.db.close()
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    harness = MasterHarness(tmp_path)
+    yield harness
+    harness.db.close()
 
 
 # --- REST ---------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def refused(answer: Any, status: int, error: str) -> Problem:
     assert answer.status_code == status, answer.text
     found = Problem.model_validate(answer.json())
     assert found.error == error
-    assert found.cure
+    assert found.hint
     return found
 
 
@@ -70,7 +70,7 @@ def test_one_at_a_time(master: HttpMaster) -> None:
     found = refused(
         master.post(f"{JOBS}/{agent.job}/injection", json=PLAN), 409, "no_injection_possible"
     )
-    assert "--stop" in found.cure
+    assert "--stop" in found.hint
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
@@ -158,41 +158,43 @@ def preempted(master: HttpMaster, agent: HttpAgent) -> bool:
 # --- the loop -----------------------------------------------------------------------------------
 
 
-def inject(world: World, **plan: Any) -> None:
-    with world.db.begin() as session:
+def inject(harness: MasterHarness, **plan: Any) -> None:
+    with harness.db.begin() as session:
         job = session.get_one(Job, "job-1")
-        injections.start(session, job, None, InjectRequest(**plan), now=world.clock())
+        injections.start(session, job, None, InjectRequest(**plan), now=harness.clock())
 
 
-def injector(world: World) -> Injector:
-    return Injector(world.db, {"fake": world.cloud}, world.clock)
+def injector(harness: MasterHarness) -> Injector:
+    return Injector(harness.db, {"fake": harness.cloud}, harness.clock)
 
 
-def row(world: World) -> Injection:
-    return world.rows(Injection)[-1]
+def row(harness: MasterHarness) -> Injection:
+    return harness.rows(Injection)[-1]
 
 
-def waits(world: World, agent: ScriptedAgent, injector: Injector, limit_s: int = 400) -> datetime:
+def waits(
+    harness: MasterHarness, agent: ScriptedAgent, injector: Injector, limit_s: int = 400
+) -> datetime:
     """Until the agent's VM is preempted."""
     for _ in range(limit_s):
-        world.tick()
+        harness.tick()
         agent.report()
         injector.run_once()
         if agent.machine.cause is EndCause.PREEMPTED:
-            return world.clock()
+            return harness.clock()
     raise AssertionError("never preempted")
 
 
-def moves(world: World, old: ScriptedAgent) -> ScriptedAgent:
+def moves(harness: MasterHarness, old: ScriptedAgent) -> ScriptedAgent:
     """The old VM saves and goes; the next attempt trains."""
     if old.machine.notice_at is not None:
         old.notice(deadline_in_s=30)
         old.save()
-    world.settle(4)
-    number = world.attempt().number
-    new = world.join(number)
+    harness.settle(4)
+    number = harness.attempt().number
+    new = harness.join(number)
     for _ in range(40):
-        world.tick()
+        harness.tick()
         if new.phase == "joined":
             new.prepare()
         new.obey()
@@ -202,23 +204,23 @@ def moves(world: World, old: ScriptedAgent) -> ScriptedAgent:
     return new
 
 
-def test_intervals_follow_the_seed_and_begin_when_a_vm_comes_up(world: World) -> None:
+def test_intervals_follow_the_seed_and_begin_when_a_vm_comes_up(harness: MasterHarness) -> None:
     plan = Plan(mttp_s=[100, 400], seed=3)
-    agent = world.training()
-    asked = world.clock()
-    inject(world, mttp_s=[100, 400], seed=3)
-    loop = injector(world)
+    agent = harness.training()
+    asked = harness.clock()
+    inject(harness, mttp_s=[100, 400], seed=3)
+    loop = injector(harness)
     first = plan.interval_s(0) or 0
-    assert (waits(world, agent, loop) - asked).total_seconds() == pytest.approx(first, abs=1)
+    assert (waits(harness, agent, loop) - asked).total_seconds() == pytest.approx(first, abs=1)
     assert agent.machine.notice_at is not None
     loop.run_once()
-    assert row(world).done == 1  # not twice, though its notice has not reached us
-    second_vm = moves(world, agent)
-    struck = waits(world, second_vm, injector(world))  # a master that was started again
+    assert row(harness).done == 1  # not twice, though its notice has not reached us
+    second_vm = moves(harness, agent)
+    struck = waits(harness, second_vm, injector(harness))  # a master that was started again
     came_up = second_vm.machine.running_at
     second = plan.interval_s(1) or 0
     assert (struck - came_up).total_seconds() == pytest.approx(second, abs=1)
-    told = [e.text for e in world.events("injected")]
+    told = [e.text for e in harness.events("injected")]
     assert [text.split(" of ")[0] for text in told] == [
         "injected preemption 1",
         "injected preemption 2",
@@ -226,15 +228,15 @@ def test_intervals_follow_the_seed_and_begin_when_a_vm_comes_up(world: World) ->
     assert "with its notice" in told[0]
 
 
-def test_a_vm_that_does_not_train_is_spared_until_it_does(world: World) -> None:
-    world.submit()
-    inject(world, lives_s=[1.0])
-    loop = injector(world)
-    world.look()
-    world.settle(3)
-    agent = world.join()
+def test_a_vm_that_does_not_train_is_spared_until_it_does(harness: MasterHarness) -> None:
+    harness.submit()
+    inject(harness, lives_s=[1.0])
+    loop = injector(harness)
+    harness.look()
+    harness.settle(3)
+    agent = harness.join()
     for _ in range(5):
-        world.tick()
+        harness.tick()
         agent.report()
         loop.run_once()
     assert agent.machine.cause is None
@@ -244,77 +246,77 @@ def test_a_vm_that_does_not_train_is_spared_until_it_does(world: World) -> None:
     assert agent.machine.cause is EndCause.PREEMPTED
 
 
-def test_without_notice(world: World) -> None:
-    agent = world.training()
-    inject(world, lives_s=[5.0], no_notice=1.0)
-    waits(world, agent, injector(world))
+def test_without_notice(harness: MasterHarness) -> None:
+    agent = harness.training()
+    inject(harness, lives_s=[5.0], no_notice=1.0)
+    waits(harness, agent, injector(harness))
     assert agent.machine.notice_at is None
-    (event,) = world.events("injected")
+    (event,) = harness.events("injected")
     assert "without notice" in event.text
 
 
-def test_a_trace_is_over_after_its_last_life(world: World) -> None:
-    agent = world.training()
-    inject(world, lives_s=[5.0])
-    loop = injector(world)
-    waits(world, agent, loop)
+def test_a_trace_is_over_after_its_last_life(harness: MasterHarness) -> None:
+    agent = harness.training()
+    inject(harness, lives_s=[5.0])
+    loop = injector(harness)
+    waits(harness, agent, loop)
     loop.run_once()
-    assert (row(world).done, row(world).reason) == (1, "the trace is over")
+    assert (row(harness).done, row(harness).reason) == (1, "the trace is over")
     loop.run_once()
-    assert row(world).done == 1
+    assert row(harness).done == 1
 
 
-def test_it_ends_with_the_job(world: World) -> None:
-    agent = world.training()
-    inject(world, mttp_s=[1e6])
+def test_it_ends_with_the_job(harness: MasterHarness) -> None:
+    agent = harness.training()
+    inject(harness, mttp_s=[1e6])
     agent.exit(0, done=True)
-    world.look()
-    injector(world).run_once()
-    assert row(world).reason == "the job is succeeded"
+    harness.look()
+    injector(harness).run_once()
+    assert row(harness).reason == "the job is succeeded"
 
 
-def test_a_cloud_that_refuses_is_asked_again_later(world: World) -> None:
-    agent = world.training()
-    inject(world, lives_s=[1.0])
-    loop = injector(world)
-    real, refusals = world.cloud.preempt, []
+def test_a_cloud_that_refuses_is_asked_again_later(harness: MasterHarness) -> None:
+    agent = harness.training()
+    inject(harness, lives_s=[1.0])
+    loop = injector(harness)
+    real, refusals = harness.cloud.preempt, []
 
     def refuse(vm_id: str, notice_s: float | None = None) -> None:
         refusals.append(vm_id)
         raise Unavailable("not now")
 
-    world.cloud.preempt = refuse  # type: ignore[method-assign]
+    harness.cloud.preempt = refuse  # type: ignore[method-assign]
     for _ in range(9):
-        world.tick()
+        harness.tick()
         agent.report()
         loop.run_once()
     assert len(refusals) == 1
-    assert "not now" in world.events("injection")[-1].text
-    world.cloud.preempt = real  # type: ignore[method-assign]
-    waits(world, agent, loop, limit_s=12)
-    assert row(world).done == 1
+    assert "not now" in harness.events("injection")[-1].text
+    harness.cloud.preempt = real  # type: ignore[method-assign]
+    waits(harness, agent, loop, limit_s=12)
+    assert row(harness).done == 1
 
 
 def test_a_master_killed_after_the_call_makes_it_once_more_and_counts_it_once(
-    world: World,
+    harness: MasterHarness,
 ) -> None:
-    agent = world.training()
-    inject(world, lives_s=[1.0, 1000.0])
-    world.tick(2)
-    with world.db.begin() as session:
-        (due,) = injections.claim_due(session, now=world.clock())
-        assert injections.claim_due(session, now=world.clock()) == []  # another master
-    world.cloud.preempt(due.cloud_id)  # ... and here it dies
-    world.clock.advance(injections.CLAIM.total_seconds())
+    agent = harness.training()
+    inject(harness, lives_s=[1.0, 1000.0])
+    harness.tick(2)
+    with harness.db.begin() as session:
+        (due,) = injections.claim_due(session, now=harness.clock())
+        assert injections.claim_due(session, now=harness.clock()) == []  # another master
+    harness.cloud.preempt(due.cloud_id)  # ... and here it dies
+    harness.clock.advance(injections.CLAIM.total_seconds())
     agent.report()
-    injector(world).run_once()
-    assert row(world).done == 1
-    with world.db.begin() as session:
-        injections.happened(session, due, now=world.clock())  # the late one
-    assert row(world).done == 1
+    injector(harness).run_once()
+    assert row(harness).done == 1
+    with harness.db.begin() as session:
+        injections.happened(session, due, now=harness.clock())  # the late one
+    assert row(harness).done == 1
 
 
-def test_a_pass_without_injections_takes_no_write_lock(world: World) -> None:
-    world.training()
-    with world.db.begin():
-        injector(world).run_once()  # would wait for the lock in vain
+def test_a_pass_without_injections_takes_no_write_lock(harness: MasterHarness) -> None:
+    harness.training()
+    with harness.db.begin():
+        injector(harness).run_once()  # would wait for the lock in vain

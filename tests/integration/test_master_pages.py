@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import story
+from fakes import sample_rows
 from fakes.http_master import HttpMaster
 from spothop_master.security import Role
 from spothop_master.web import session as web_session
@@ -21,9 +21,11 @@ SCRIPT_TAG = re.compile(r"<script[^>]*>")
 def master(tmp_path: Path) -> Iterator[HttpMaster]:
     with HttpMaster(tmp_path) as master:
         with master.services.db.begin() as session:
-            story.tell(session, owner_id=1)
-        master.services.logs.append(story.GPT, 3, offset=0, data=story.log_text().encode())
-        master.clock.now = story.NOW + timedelta(0)
+            sample_rows.tell(session, owner_id=1)
+        master.services.logs.append(
+            sample_rows.GPT, 3, offset=0, data=sample_rows.log_text().encode()
+        )
+        master.clock.now = sample_rows.NOW + timedelta(0)
         yield master
 
 
@@ -39,7 +41,7 @@ def page(master: HttpMaster, path: str, token: str | None = None, status: int = 
     return answer.text
 
 
-@pytest.mark.parametrize("path", ["/", "/vms", f"/jobs/{story.GPT}"])
+@pytest.mark.parametrize("path", ["/", "/vms", f"/jobs/{sample_rows.GPT}"])
 def test_pages_need_a_login(master: HttpMaster, path: str) -> None:
     for headers in ({}, {"Cookie": f"{web_session.COOKIE}=wrong"}):
         answer = master.get(path, token="", headers=headers)
@@ -92,7 +94,7 @@ def test_the_list_shows_state_step_cost_and_saving(master: HttpMaster) -> None:
 
 
 def test_a_job_shows_its_whole_story(master: HttpMaster) -> None:
-    html = page(master, f"/jobs/{story.GPT}")
+    html = page(master, f"/jobs/{sample_rows.GPT}")
     for text in (
         "attempt 3 trains in us-east-1b",
         "69% less than on demand ($5.18)",
@@ -110,8 +112,8 @@ def test_a_job_shows_its_whole_story(master: HttpMaster) -> None:
 
 
 def test_what_users_write_is_shown_and_never_run(master: HttpMaster) -> None:
-    html = page(master, f"/jobs/{story.GPT}")
-    assert story.HOSTILE not in html
+    html = page(master, f"/jobs/{sample_rows.GPT}")
+    assert sample_rows.HOSTILE not in html
     assert SCRIPT_TAG.findall(html) == ['<script src="/static/live.js" defer>']
     assert html.count("&lt;script&gt;alert(") >= 2  # log and event
     assert r"\u003cscript\u003ealert(" in html  # the job file, as JSON
@@ -135,7 +137,7 @@ def test_users_see_only_their_own_on_pages_too(master: HttpMaster) -> None:
     bob = master.user("bob")
     assert "gpt-small" not in page(master, "/", bob)
     assert "us-east-1a" not in page(master, "/vms", bob)
-    assert "no job" in page(master, f"/jobs/{story.GPT}", bob, status=404)
+    assert "no job" in page(master, f"/jobs/{sample_rows.GPT}", bob, status=404)
     eve = master.user("eve", Role.VIEWER)
     assert "eve (viewer)" in page(master, "/", eve)
 
@@ -154,7 +156,7 @@ def test_static_files_are_served(master: HttpMaster, name: str) -> None:
 
 
 def test_pages_load_nothing_from_elsewhere(master: HttpMaster) -> None:
-    for path in ("/", "/vms", f"/jobs/{story.GPT}"):
+    for path in ("/", "/vms", f"/jobs/{sample_rows.GPT}"):
         urls = re.findall(r'(?:src|href)="([^"]+)"', page(master, path))
         assert urls
         assert all(url.startswith("/") and not url.startswith("//") for url in urls)

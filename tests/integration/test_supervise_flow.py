@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fake_cloud import AmbiguousAfter
-from fakes.world import World
+from fakes.master_harness import MasterHarness
 from spothop.wire import (
     AssignDirective,
     FenceDirective,
@@ -19,461 +19,471 @@ from spothop.wire import (
     SaveKind,
     StopDirective,
 )
+from spothop_master.agents import protocol
 from spothop_master.clouds.base import AuthFailed, BadRequest, NoCapacity, Unavailable
-from spothop_master.store import agents
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.db.close()
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    harness = MasterHarness(tmp_path)
+    yield harness
+    harness.db.close()
 
 
-def states(world: World) -> tuple[str, str, str]:
-    newest = world.attempt()
-    return world.job().state, newest.state, world.vm(newest.vm_id).state
+def states(harness: MasterHarness) -> tuple[str, str, str]:
+    newest = harness.attempt()
+    return harness.job().state, newest.state, harness.vm(newest.vm_id).state
 
 
-def all_over(world: World) -> bool:
-    return all(vm.state == "terminated" for vm in world.vms()) and not world.cloud.alive()
+def all_over(harness: MasterHarness) -> bool:
+    return all(vm.state == "terminated" for vm in harness.vms()) and not harness.cloud.alive()
 
 
-def test_a_job_runs_from_submit_to_success(world: World) -> None:
-    world.submit()
-    assert world.job().state == "queued"
-    world.look()
-    assert states(world) == ("allocating", "preparing", "booting")
-    world.settle(3)
-    agent = world.join()
+def test_a_job_runs_from_submit_to_success(harness: MasterHarness) -> None:
+    harness.submit()
+    assert harness.job().state == "queued"
+    harness.look()
+    assert states(harness) == ("allocating", "preparing", "booting")
+    harness.settle(3)
+    agent = harness.join()
     assert agent.assignment.fence_now
     assert agent.assignment.storage.url == "file:///bucket"
-    assert states(world) == ("preparing", "preparing", "ready")
-    world.tick()
+    assert states(harness) == ("preparing", "preparing", "ready")
+    harness.tick()
     agent.prepare()
-    world.tick()
+    harness.tick()
     agent.train(10)
-    assert states(world) == ("running", "running", "running")
+    assert states(harness) == ("running", "running", "running")
     agent.exit(0)
-    world.look()
-    job = world.job()
-    assert (job.state, job.ended_at) == ("succeeded", world.clock())
-    assert states(world)[1:] == ("ended", "terminating")
-    world.settle(3)
-    assert all_over(world)
-    assert world.vms()[0].reason == "released"
+    harness.look()
+    job = harness.job()
+    assert (job.state, job.ended_at) == ("succeeded", harness.clock())
+    assert states(harness)[1:] == ("ended", "terminating")
+    harness.settle(3)
+    assert all_over(harness)
+    assert harness.vms()[0].reason == "released"
 
 
-def test_every_figure_is_recorded_from_the_first_run(world: World) -> None:
-    agent = world.training()
+def test_every_figure_is_recorded_from_the_first_run(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.save()
     agent.exit(0)
-    world.settle(4)
-    assert [o.value for o in world.observations("allocation")] == [2.0]
-    (preparation,) = world.observations("preparation")
+    harness.settle(4)
+    assert [o.value for o in harness.observations("allocation")] == [2.0]
+    (preparation,) = harness.observations("preparation")
     assert preparation.value == pytest.approx(2.0)
-    assert [o.value for o in world.observations("save")] == [0.2]
-    assert [o.value for o in world.observations("backup")] == [0.4]
-    assert [o.value for o in world.observations("step")] == [0.5]
-    (life,) = world.observations("life")
+    assert [o.value for o in harness.observations("save")] == [0.2]
+    assert [o.value for o in harness.observations("backup")] == [0.4]
+    assert [o.value for o in harness.observations("step")] == [0.5]
+    (life,) = harness.observations("life")
     assert (life.censored, life.evidence) == (True, "released")
 
 
-def test_a_notice_brings_the_replacement_in_the_same_pass_in_another_zone(world: World) -> None:
-    agent = world.training()
+def test_a_notice_brings_the_replacement_in_the_same_pass_in_another_zone(
+    harness: MasterHarness,
+) -> None:
+    agent = harness.training()
     agent.notice()
-    assert states(world) == ("draining", "draining", "draining")
-    world.look()
-    old, new = world.attempts()
+    assert states(harness) == ("draining", "draining", "draining")
+    harness.look()
+    old, new = harness.attempts()
     assert (old.state, new.state) == ("draining", "preparing")
-    assert world.vm(new.vm_id).requested_at == world.clock()
-    assert world.vm(new.vm_id).zone != world.vm(old.vm_id).zone
-    assert world.job().state == "draining"
+    assert harness.vm(new.vm_id).requested_at == harness.clock()
+    assert harness.vm(new.vm_id).zone != harness.vm(old.vm_id).zone
+    assert harness.job().state == "draining"
 
 
-def test_the_replacement_may_fence_only_after_the_emergency_commit(world: World) -> None:
-    old = world.training()
+def test_the_replacement_may_fence_only_after_the_emergency_commit(harness: MasterHarness) -> None:
+    old = harness.training()
     old.notice()
-    world.settle(3)
-    new = world.join(2)
+    harness.settle(3)
+    new = harness.join(2)
     assert not new.assignment.fence_now
     told = new.prepare()
-    world.tick()
+    harness.tick()
     assert not any(isinstance(d, FenceDirective) for d in [*told, *new.obey()])
     old.save(SaveKind.PERIODIC)  # was on its way when the notice came
-    world.tick()
+    harness.tick()
     assert new.phase == "prepared"
     old.save(SaveKind.EMERGENCY)
-    world.look()
+    harness.look()
     assert any(isinstance(d, FenceDirective) for d in new.obey())
     assert (new.phase, new.step) == ("training", 10)
     new.train(5)
-    world.look()
-    assert world.job().state == "running"
-    first = world.attempt(1)
+    harness.look()
+    assert harness.job().state == "running"
+    first = harness.attempt(1)
     assert (first.state, first.reason) == ("ended", "preempted")
-    world.settle(2)
-    assert world.vm(first.vm_id).reason == "preempted"
-    assert [o.value for o in world.observations("emergency")] == [1.0]
+    harness.settle(2)
+    assert harness.vm(first.vm_id).reason == "preempted"
+    assert [o.value for o in harness.observations("emergency")] == [1.0]
 
 
-def test_the_old_one_trains_on_until_the_replacement_is_ready(world: World) -> None:
-    old = world.training()
+def test_the_old_one_trains_on_until_the_replacement_is_ready(harness: MasterHarness) -> None:
+    old = harness.training()
     old.notice()
     old.save(SaveKind.EMERGENCY)
-    world.settle(3)
-    assert not world.attempt(2).may_fence
-    world.join(2).prepare()
-    world.look()
-    assert world.attempt(2).may_fence
+    harness.settle(3)
+    assert not harness.attempt(2).may_fence
+    harness.join(2).prepare()
+    harness.look()
+    assert harness.attempt(2).may_fence
 
 
-def test_without_an_emergency_commit_the_fence_waits_for_the_deadline(world: World) -> None:
-    old = world.training()
+def test_without_an_emergency_commit_the_fence_waits_for_the_deadline(
+    harness: MasterHarness,
+) -> None:
+    old = harness.training()
     old.notice(10.0)
-    world.look()
-    deadline = world.attempt(1).deadline_at
-    world.settle(3)
-    new = world.join(2)
+    harness.look()
+    deadline = harness.attempt(1).deadline_at
+    harness.settle(3)
+    new = harness.join(2)
     new.prepare()
-    while not world.attempt(2).may_fence:
+    while not harness.attempt(2).may_fence:
         old.report()
-        world.tick()
+        harness.tick()
         new.obey()
     assert deadline is not None
-    margin = timedelta(seconds=world.settings.fence_margin_s)
-    assert deadline + margin <= world.clock() <= deadline + margin + timedelta(seconds=1)
+    margin = timedelta(seconds=harness.settings.fence_margin_s)
+    assert deadline + margin <= harness.clock() <= deadline + margin + timedelta(seconds=1)
 
 
-def test_a_life_released_after_its_notice_lasts_to_the_deadline(world: World) -> None:
-    old = world.training()
-    world.cloud.preempt(old.machine.id)
+def test_a_life_released_after_its_notice_lasts_to_the_deadline(harness: MasterHarness) -> None:
+    old = harness.training()
+    harness.cloud.preempt(old.machine.id)
     old.notice(30.0)
     old.save(SaveKind.EMERGENCY)
-    world.settle(3)
-    new = world.join(2)
+    harness.settle(3)
+    new = harness.join(2)
     new.prepare()
-    world.tick()
+    harness.tick()
     new.obey()
-    world.settle(3)
-    (life,) = world.observations("life")
+    harness.settle(3)
+    (life,) = harness.observations("life")
     assert old.machine.deadline_at is not None
     lived = (old.machine.deadline_at - old.machine.running_at).total_seconds()
     assert life.value == pytest.approx(lived)
     assert (life.censored, life.evidence) == (False, "notice")
 
 
-def test_a_preemption_without_notice_is_learnt_from_the_cloud(world: World) -> None:
-    agent = world.training()
+def test_a_preemption_without_notice_is_learnt_from_the_cloud(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.save()
-    world.tick()
-    world.cloud.preempt(agent.machine.id, 0)
-    world.tick()
-    old, new = world.attempts()
+    harness.tick()
+    harness.cloud.preempt(agent.machine.id, 0)
+    harness.tick()
+    old, new = harness.attempts()
     assert (old.reason, new.state) == ("preempted", "preparing")
-    (life,) = world.observations("life")
+    (life,) = harness.observations("life")
     assert (life.censored, life.evidence) == (False, "cloud")
-    assert [o.value for o in world.observations("emergency")] == [0.0]
-    assert world.vm(new.vm_id).zone != world.vm(old.vm_id).zone
-    world.settle(2)
-    next_one = world.join()
+    assert [o.value for o in harness.observations("emergency")] == [0.0]
+    assert harness.vm(new.vm_id).zone != harness.vm(old.vm_id).zone
+    harness.settle(2)
+    next_one = harness.join()
     assert next_one.assignment.fence_now
     next_one.prepare()
     assert next_one.step == 10
 
 
-def test_an_agent_that_never_joins_is_replaced(world: World) -> None:
-    world.submit()
-    world.look()
-    world.settle(70)
-    old = world.attempt(1)
+def test_an_agent_that_never_joins_is_replaced(harness: MasterHarness) -> None:
+    harness.submit()
+    harness.look()
+    harness.settle(70)
+    old = harness.attempt(1)
     assert (old.state, old.reason) == ("ended", "infrastructure")
-    assert world.vm(old.vm_id).reason == "never_joined"
-    assert world.job().infrastructure_failures == 1
-    assert world.attempt().number == 2
+    assert harness.vm(old.vm_id).reason == "never_joined"
+    assert harness.job().infrastructure_failures == 1
+    assert harness.attempt().number == 2
 
 
-def test_a_lost_agent_is_suspected_then_replaced_and_its_life_censored(world: World) -> None:
-    agent = world.training()
-    last = world.clock()
-    world.settle(5)
-    assert world.vm(agent.vm).suspect_at is not None
-    world.settle(20)
-    old = world.attempt(1)
+def test_a_lost_agent_is_suspected_then_replaced_and_its_life_censored(
+    harness: MasterHarness,
+) -> None:
+    agent = harness.training()
+    last = harness.clock()
+    harness.settle(5)
+    assert harness.vm(agent.vm).suspect_at is not None
+    harness.settle(20)
+    old = harness.attempt(1)
     assert old.reason == "infrastructure"
-    assert world.vm(agent.vm).reason == "agent_lost"
-    (life,) = world.observations("life")
+    assert harness.vm(agent.vm).reason == "agent_lost"
+    (life,) = harness.observations("life")
     lived = (last - agent.machine.running_at).total_seconds()
     assert life.value == pytest.approx(lived)
     assert (life.censored, life.evidence) == (True, "silence")
-    assert world.attempt().number == 2
+    assert harness.attempt().number == 2
 
 
-def test_a_suspect_that_reports_again_goes_on(world: World) -> None:
-    agent = world.training()
-    world.settle(6)
-    assert world.vm(agent.vm).suspect_at is not None
+def test_a_suspect_that_reports_again_goes_on(harness: MasterHarness) -> None:
+    agent = harness.training()
+    harness.settle(6)
+    assert harness.vm(agent.vm).suspect_at is not None
     agent.report()
-    world.look()
-    assert world.vm(agent.vm).suspect_at is None
-    assert world.attempt().number == 1
+    harness.look()
+    assert harness.vm(agent.vm).suspect_at is None
+    assert harness.attempt().number == 1
 
 
-def test_user_failures_try_again_on_the_same_vm_until_the_budget_is_spent(world: World) -> None:
-    agent = world.training()
+def test_user_failures_try_again_on_the_same_vm_until_the_budget_is_spent(
+    harness: MasterHarness,
+) -> None:
+    agent = harness.training()
     for attempt in (1, 2, 3):
         agent.exit(1, message="ValueError")
-        world.look()
-        assert world.job().state == "queued"  # waits: back-off
+        harness.look()
+        assert harness.job().state == "queued"  # waits: back-off
         for _ in range(10):
             agent.report()
-            world.tick()
-        assert world.attempt().number == attempt + 1
-        assert world.attempt().vm_id == agent.vm
+            harness.tick()
+        assert harness.attempt().number == attempt + 1
+        assert harness.attempt().vm_id == agent.vm
         assert any(isinstance(d, AssignDirective) for d in agent.obey())
         agent.prepare()
         agent.train(1)
     agent.exit(1, message="ValueError")
-    world.look()
-    assert world.job().state == "failed"
-    assert "4 user failures in a row, 3 are retried" in world.job().reason
-    world.settle(3)
-    assert all_over(world)
-    assert len(world.cloud.launches) == 1
+    harness.look()
+    assert harness.job().state == "failed"
+    assert "4 user failures in a row, 3 are retried" in harness.job().reason
+    harness.settle(3)
+    assert all_over(harness)
+    assert len(harness.cloud.launches) == 1
 
 
-def test_a_new_checkpoint_resets_the_budget(world: World) -> None:
-    agent = world.training()
+def test_a_new_checkpoint_resets_the_budget(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.exit(1)
-    world.look()
-    assert world.job().user_failures == 1
+    harness.look()
+    assert harness.job().user_failures == 1
     for _ in range(4):
         agent.report()
-        world.tick()
+        harness.tick()
     agent.obey()
     agent.prepare()
     agent.train(3)
     agent.save()
-    assert world.job().user_failures == 0
+    assert harness.job().user_failures == 0
 
 
-def test_exit_0_after_a_notice_without_done_resumes(world: World) -> None:
-    agent = world.training()
+def test_exit_0_after_a_notice_without_done_resumes(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.notice()
-    world.look()
+    harness.look()
     agent.exit(0)
-    world.look()
-    assert world.attempt(1).reason == "preempted"
-    assert world.job().state == "allocating"
-    assert world.attempt(2).may_fence
+    harness.look()
+    assert harness.attempt(1).reason == "preempted"
+    assert harness.job().state == "allocating"
+    assert harness.attempt(2).may_fence
 
 
-def test_exit_0_after_a_notice_with_done_is_success_and_stops_the_replacement(world: World) -> None:
-    agent = world.training()
+def test_exit_0_after_a_notice_with_done_is_success_and_stops_the_replacement(
+    harness: MasterHarness,
+) -> None:
+    agent = harness.training()
     agent.notice()
-    world.look()
+    harness.look()
     agent.exit(0, done=True)
-    world.settle(4)
-    assert world.job().state == "succeeded"
-    assert all_over(world)
+    harness.settle(4)
+    assert harness.job().state == "succeeded"
+    assert all_over(harness)
 
 
-def test_uncommitted_backups_are_no_success(world: World) -> None:
-    agent = world.training()
+def test_uncommitted_backups_are_no_success(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.exit(0, done=True, uncommitted=1)
-    world.look()
-    assert world.attempt(1).reason == "infrastructure"
-    assert world.job().state == "queued"
+    harness.look()
+    assert harness.attempt(1).reason == "infrastructure"
+    assert harness.job().state == "queued"
 
 
-def test_a_broken_setup_is_the_users(world: World) -> None:
-    world.submit(retries={"user": 0})
-    world.look()
-    world.settle(3)
-    agent = world.join()
+def test_a_broken_setup_is_the_users(harness: MasterHarness) -> None:
+    harness.submit(retries={"user": 0})
+    harness.look()
+    harness.settle(3)
+    agent = harness.join()
     agent.report(PreparationFailedReport(phase="setup", message="pip: no such package", user=True))
-    world.look()
-    assert world.job().state == "failed"
-    assert "no such package" in world.job().reason
+    harness.look()
+    assert harness.job().state == "failed"
+    assert "no such package" in harness.job().reason
 
 
 @pytest.mark.parametrize("wanted", ["cancelled", "paused"])
 @pytest.mark.parametrize("moment", ["queued", "allocating", "preparing", "running", "draining"])
-def test_stopping_in_every_state(world: World, moment: str, wanted: str) -> None:
+def test_stopping_in_every_state(harness: MasterHarness, moment: str, wanted: str) -> None:
     agent = None
     if moment in ("running", "draining"):
-        agent = world.training()
+        agent = harness.training()
     else:
-        world.submit()
+        harness.submit()
         if moment != "queued":
-            world.look()
+            harness.look()
         if moment == "preparing":
-            world.settle(3)
-            agent = world.join()
+            harness.settle(3)
+            agent = harness.join()
     if moment == "draining" and agent is not None:
         agent.notice()
-        world.look()
-    assert world.job().state == moment
-    world.want(wanted)
-    world.look()
+        harness.look()
+    assert harness.job().state == moment
+    harness.want(wanted)
+    harness.look()
     if agent is not None:
         stop = next(d for d in agent.obey() if isinstance(d, StopDirective))
         assert (stop.reason, stop.save) == (wanted, wanted == "paused")
-    world.settle(8)
-    assert world.job().state == wanted
-    assert all_over(world)
+    harness.settle(8)
+    assert harness.job().state == wanted
+    assert all_over(harness)
 
 
-def test_a_stop_that_is_not_obeyed_ends_with_the_vm(world: World) -> None:
-    agent = world.training()
-    world.want("cancelled")
-    world.look()
-    for _ in range(int(world.settings.stop_timeout_s) + 4):
+def test_a_stop_that_is_not_obeyed_ends_with_the_vm(harness: MasterHarness) -> None:
+    agent = harness.training()
+    harness.want("cancelled")
+    harness.look()
+    for _ in range(int(harness.settings.stop_timeout_s) + 4):
         agent.report()
-        world.tick()
-    assert world.job().state == "cancelled"
-    assert all_over(world)
+        harness.tick()
+    assert harness.job().state == "cancelled"
+    assert all_over(harness)
     assert agent.report() == [ReleaseDirective()]
 
 
-def test_a_paused_job_resumes_from_its_newest_checkpoint(world: World) -> None:
-    agent = world.training()
+def test_a_paused_job_resumes_from_its_newest_checkpoint(harness: MasterHarness) -> None:
+    agent = harness.training()
     agent.save()
-    world.want("paused")
-    world.look()
+    harness.want("paused")
+    harness.look()
     agent.obey()
-    world.settle(4)
-    world.want("running")
-    world.settle(4)
-    next_one = world.join()
+    harness.settle(4)
+    harness.want("running")
+    harness.settle(4)
+    next_one = harness.join()
     next_one.prepare()
     assert next_one.step == 10
-    assert (next_one.attempt, world.attempt(1).reason) == (2, "paused")
+    assert (next_one.attempt, harness.attempt(1).reason) == (2, "paused")
 
 
-def test_max_duration_fails_the_job(world: World) -> None:
-    world.submit(max_duration="30s")
-    world.settle(31)
-    assert world.job().state == "failed"
-    assert "max_duration" in world.job().reason
-    world.settle(5)
-    assert all_over(world)
+def test_max_duration_fails_the_job(harness: MasterHarness) -> None:
+    harness.submit(max_duration="30s")
+    harness.settle(31)
+    assert harness.job().state == "failed"
+    assert "max_duration" in harness.job().reason
+    harness.settle(5)
+    assert all_over(harness)
 
 
-def test_refused_everywhere_waits_and_tries_on_for_ever(world: World) -> None:
-    for zone in world.cloud.zones:
-        world.cloud.refusing[zone] = NoCapacity(f"none in {zone}")
-    world.submit()
-    world.look()
-    assert [spec.pool.zone for spec in world.cloud.launches] == ["a", "b", "c"]
-    job = world.job()
+def test_refused_everywhere_waits_and_tries_on_for_ever(harness: MasterHarness) -> None:
+    for zone in harness.cloud.zones:
+        harness.cloud.refusing[zone] = NoCapacity(f"none in {zone}")
+    harness.submit()
+    harness.look()
+    assert [spec.pool.zone for spec in harness.cloud.launches] == ["a", "b", "c"]
+    job = harness.job()
     assert (job.state, job.refusals) == ("allocating", 3)
     assert job.not_before is not None
-    assert job.not_before > world.clock()
-    world.settle(300)
-    assert 30 < len(world.cloud.launches) < 150
-    assert world.attempt().number == 1
-    world.cloud.refusing.clear()
-    world.settle(25)
-    assert world.job().refusals == 0
-    assert world.join().assignment.attempt == 1
+    assert job.not_before > harness.clock()
+    harness.settle(300)
+    assert 30 < len(harness.cloud.launches) < 150
+    assert harness.attempt().number == 1
+    harness.cloud.refusing.clear()
+    harness.settle(25)
+    assert harness.job().refusals == 0
+    assert harness.join().assignment.attempt == 1
 
 
-def test_the_next_zone_is_tried_at_once(world: World) -> None:
-    world.cloud.refusing["a"] = NoCapacity("none")
-    world.submit()
-    world.look()
-    assert world.machine().pool.zone == "b"
-    assert [vm.reason for vm in world.vms()].count("launch_failed") == 1
+def test_the_next_zone_is_tried_at_once(harness: MasterHarness) -> None:
+    harness.cloud.refusing["a"] = NoCapacity("none")
+    harness.submit()
+    harness.look()
+    assert harness.machine().pool.zone == "b"
+    assert [vm.reason for vm in harness.vms()].count("launch_failed") == 1
 
 
-def test_a_bad_request_is_never_repeated(world: World) -> None:
-    for zone in world.cloud.zones:
-        world.cloud.refusing[zone] = BadRequest("no such image")
-    world.submit()
-    world.settle(30)
-    assert len(world.cloud.launches) == 3
-    assert world.job().state == "failed"
-    assert "BadRequest" in world.job().reason
-    assert world.attempt().state == "ended"
+def test_a_bad_request_is_never_repeated(harness: MasterHarness) -> None:
+    for zone in harness.cloud.zones:
+        harness.cloud.refusing[zone] = BadRequest("no such image")
+    harness.submit()
+    harness.settle(30)
+    assert len(harness.cloud.launches) == 3
+    assert harness.job().state == "failed"
+    assert "BadRequest" in harness.job().reason
+    assert harness.attempt().state == "ended"
 
 
 def test_without_a_pool_for_a_replacement_the_attempt_with_the_notice_goes_on(
-    world: World,
+    harness: MasterHarness,
 ) -> None:
     """It may still come to its end; the job fails once nothing of it is left."""
-    agent = world.training()
-    for zone in world.cloud.zones:
-        world.cloud.refusing[zone] = AuthFailed("credentials expired")
-    world.cloud.preempt(world.machine().id)
+    agent = harness.training()
+    for zone in harness.cloud.zones:
+        harness.cloud.refusing[zone] = AuthFailed("credentials expired")
+    harness.cloud.preempt(harness.machine().id)
     agent.notice()
-    world.settle(2)
-    assert world.job().state not in {"failed", "succeeded"}
-    assert world.attempt(1).state == "draining"
-    world.settle(400)
-    assert world.job().state == "failed"
-    assert "AuthFailed" in world.job().reason
-    assert [a.state for a in world.attempts()] == ["ended"] * len(world.attempts())
-    assert all_over(world)
+    harness.settle(2)
+    assert harness.job().state not in {"failed", "succeeded"}
+    assert harness.attempt(1).state == "draining"
+    harness.settle(400)
+    assert harness.job().state == "failed"
+    assert "AuthFailed" in harness.job().reason
+    assert [a.state for a in harness.attempts()] == ["ended"] * len(harness.attempts())
+    assert all_over(harness)
 
 
-def test_an_unclear_launch_that_happened_is_found_by_its_token(world: World) -> None:
-    world.cloud.script.append(AmbiguousAfter())
-    world.submit()
-    world.look()
-    assert world.vms()[0].state == "requested"
-    world.settle(3)
-    assert world.vms()[0].state == "booting"
-    assert len(world.cloud.launches) == 1
-    assert world.join().attempt == 1
+def test_an_unclear_launch_that_happened_is_found_by_its_token(harness: MasterHarness) -> None:
+    harness.cloud.script.append(AmbiguousAfter())
+    harness.submit()
+    harness.look()
+    assert harness.vms()[0].state == "requested"
+    harness.settle(3)
+    assert harness.vms()[0].state == "booting"
+    assert len(harness.cloud.launches) == 1
+    assert harness.join().attempt == 1
 
 
-def test_an_unclear_launch_that_did_not_happen_is_tried_again(world: World) -> None:
-    world.cloud.script.append(AmbiguousAfter())
-    world.cloud.hidden_s = 3600
-    world.submit()
-    world.look()
-    world.cloud.hidden_s = 0
-    world.settle(10)
-    first, second = world.vms()
+def test_an_unclear_launch_that_did_not_happen_is_tried_again(harness: MasterHarness) -> None:
+    harness.cloud.script.append(AmbiguousAfter())
+    harness.cloud.hidden_s = 3600
+    harness.submit()
+    harness.look()
+    harness.cloud.hidden_s = 0
+    harness.settle(10)
+    first, second = harness.vms()
     assert (first.reason, second.state) == ("launch_failed", "booting")
-    ghost = world.cloud.machines["i-1"]
-    ghost.seen_from = world.clock()  # it was there after all: nobody owns it
+    ghost = harness.cloud.machines["i-1"]
+    ghost.seen_from = harness.clock()  # it was there after all: nobody owns it
     for _ in range(10):
-        world.sweep.run_once()
-        world.tick()
+        harness.sweep.run_once()
+        harness.tick()
     assert ghost.ends_at is not None
-    assert len(world.events("orphan")) == 1
-    assert len(world.cloud.alive()) == 1
+    assert len(harness.events("orphan")) == 1
+    assert len(harness.cloud.alive()) == 1
 
 
-def test_the_sweep_leaves_vms_with_living_rows_alone(world: World) -> None:
-    agent = world.training()
+def test_the_sweep_leaves_vms_with_living_rows_alone(harness: MasterHarness) -> None:
+    agent = harness.training()
     for _ in range(20):
         agent.report()
-        world.sweep.run_once()
-        world.tick()
-    assert world.events("orphan") == []
-    assert world.cloud.machines[agent.machine.id].ends_at is None
+        harness.sweep.run_once()
+        harness.tick()
+    assert harness.events("orphan") == []
+    assert harness.cloud.machines[agent.machine.id].ends_at is None
 
 
-def test_a_cloud_that_is_away_ends_nothing(world: World) -> None:
-    agent = world.training()
-    world.cloud.away = Unavailable("503")
+def test_a_cloud_that_is_away_ends_nothing(harness: MasterHarness) -> None:
+    agent = harness.training()
+    harness.cloud.away = Unavailable("503")
     for _ in range(100):
         agent.report()
-        world.tick()
-    assert world.job().state == "running"
+        harness.tick()
+    assert harness.job().state == "running"
     agent.exit(0)
-    world.settle(5)
-    assert world.vms()[0].state == "terminating"
-    world.cloud.away = None
-    world.settle(40)
-    assert all_over(world)
+    harness.settle(5)
+    assert harness.vms()[0].state == "terminating"
+    harness.cloud.away = None
+    harness.settle(40)
+    assert all_over(harness)
 
 
-def test_the_insurance_directive_follows_steps_and_saves(world: World) -> None:
-    agent = world.training()
+def test_the_insurance_directive_follows_steps_and_saves(harness: MasterHarness) -> None:
+    agent = harness.training()
     told = agent.train(10)
     first = next(d for d in told if isinstance(d, InsuranceDirective)).insurance
     agent.save()
@@ -481,26 +491,28 @@ def test_the_insurance_directive_follows_steps_and_saves(world: World) -> None:
     second = next(d for d in told if isinstance(d, InsuranceDirective)).insurance
     assert first.reason
     assert second.at_step > 20
-    assert world.events("insurance")
+    assert harness.events("insurance")
 
 
-def test_a_second_notice_before_the_replacement_is_in_makes_room_for_a_third(world: World) -> None:
-    old = world.training()
+def test_a_second_notice_before_the_replacement_is_in_makes_room_for_a_third(
+    harness: MasterHarness,
+) -> None:
+    old = harness.training()
     old.notice(100.0)
-    world.settle(3)
-    second = world.join(2)
+    harness.settle(3)
+    second = harness.join(2)
     second.notice(100.0)
-    world.look()
-    assert [a.state for a in world.attempts()] == ["draining", "ended", "preparing"]
-    assert len([vm for vm in world.vms() if vm.state not in ("terminating", "terminated")]) == 2
+    harness.look()
+    assert [a.state for a in harness.attempts()] == ["draining", "ended", "preparing"]
+    assert len([vm for vm in harness.vms() if vm.state not in ("terminating", "terminated")]) == 2
 
 
-def test_a_used_join_token_is_refused_once_a_report_came(world: World) -> None:
-    world.submit()
-    world.settle(4)
-    agent = world.join()
-    again = world.join()  # the answer got lost: asks again
+def test_a_used_join_token_is_refused_once_a_report_came(harness: MasterHarness) -> None:
+    harness.submit()
+    harness.settle(4)
+    agent = harness.join()
+    again = harness.join()  # the answer got lost: asks again
     assert again.assignment == agent.assignment
     again.prepare()
-    with pytest.raises(agents.BadToken):
-        world.join()
+    with pytest.raises(protocol.BadToken):
+        harness.join()

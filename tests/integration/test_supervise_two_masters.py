@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fakes.world import Inline, World
+from fakes.master_harness import Inline, MasterHarness
+from spothop_master.agents.presence import Presence
 from spothop_master.chaos import Chaos
-from spothop_master.loops.presence import Presence
 from spothop_master.loops.supervise import LEASE, Supervisor
 
 
@@ -28,78 +28,80 @@ class Later(Executor):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    world.db.single_master = False  # as on PostgreSQL
-    yield world
-    world.db.close()
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    harness = MasterHarness(tmp_path)
+    harness.db.single_master = False  # as on PostgreSQL
+    yield harness
+    harness.db.close()
 
 
-def second_master(world: World) -> Supervisor:
+def second_master(harness: MasterHarness) -> Supervisor:
     return Supervisor(
-        world.db,
-        {"fake": world.cloud},
-        world.settings,
-        Presence(world.clock()),
-        world.clock,
+        harness.db,
+        {"fake": harness.cloud},
+        harness.settings,
+        Presence(harness.clock()),
+        harness.clock,
         Chaos(),
         executor=Inline(),
         rng=random.Random(2),
     )
 
 
-def hang(world: World) -> Later:
+def hang(harness: MasterHarness) -> Later:
     """The first master's launch hangs after its intent was committed."""
-    world.submit()
-    world.supervisor.market.ask_offers()
+    harness.submit()
+    harness.supervisor.watcher.ask_offers()
     later = Later()
-    world.supervisor._executor = later
-    world.look()
+    harness.supervisor._executor = later
+    harness.look()
     assert len(later.given) == 1
     return later
 
 
-def test_a_launch_under_way_is_left_alone(world: World) -> None:
-    later = hang(world)
-    other = second_master(world)
+def test_a_launch_under_way_is_left_alone(harness: MasterHarness) -> None:
+    later = hang(harness)
+    other = second_master(harness)
     for _ in range(20):
-        world.clock.advance(1)
+        harness.clock.advance(1)
         other.run_once()
-    assert [vm.state for vm in world.vms()] == ["requested"]
+    assert [vm.state for vm in harness.vms()] == ["requested"]
     later.given.pop()()
-    assert [vm.state for vm in world.vms()] == ["booting"]
+    assert [vm.state for vm in harness.vms()] == ["booting"]
     other.run_once()
-    assert len(world.cloud.launches) == 1
+    assert len(harness.cloud.launches) == 1
 
 
-def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(world: World) -> None:
-    later = hang(world)
-    other = second_master(world)
-    world.clock.advance(LEASE.total_seconds())
+def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
+    harness: MasterHarness,
+) -> None:
+    later = hang(harness)
+    other = second_master(harness)
+    harness.clock.advance(LEASE.total_seconds())
     for _ in range(12):
-        world.clock.advance(1)
+        harness.clock.advance(1)
         other.run_once()
-    lost, taken = world.vms()
+    lost, taken = harness.vms()
     assert (lost.reason, taken.state) == ("launch_failed", "booting")
     later.given.pop()()
-    assert len(world.cloud.alive()) == 2
+    assert len(harness.cloud.alive()) == 2
     for _ in range(10):
-        world.clock.advance(1)
-        world.sweep.run_once()
-    (alive,) = world.cloud.alive()
+        harness.clock.advance(1)
+        harness.sweep.run_once()
+    (alive,) = harness.cloud.alive()
     assert alive.token == taken.token
-    assert world.vms()[0].cloud_id is None
+    assert harness.vms()[0].cloud_id is None
 
 
-def test_a_wish_waits_for_the_launch_under_way(world: World) -> None:
-    later = hang(world)
-    world.want("cancelled")
-    other = second_master(world)
+def test_a_wish_waits_for_the_launch_under_way(harness: MasterHarness) -> None:
+    later = hang(harness)
+    harness.want("cancelled")
+    other = second_master(harness)
     other.run_once()
-    assert world.job().state == "allocating"
+    assert harness.job().state == "allocating"
     later.given.pop()()
     for _ in range(4):
-        world.clock.advance(1)
+        harness.clock.advance(1)
         other.run_once()
-    assert world.job().state == "cancelled"
-    assert world.cloud.alive() == []
+    assert harness.job().state == "cancelled"
+    assert harness.cloud.alive() == []

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fakes.fake_cloud import AmbiguousAfter
+from fakes.master_harness import Killed, MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from fakes.world import Killed, World
 from spothop.wire import SaveKind
+from spothop_master.agents.protocol import BadToken
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import (
     Ambiguous,
@@ -23,7 +24,6 @@ from spothop_master.clouds.base import (
     Unavailable,
 )
 from spothop_master.core.states import ACTIVE, AttemptState, JobState, VmState
-from spothop_master.store.agents import BadToken
 
 STEPS = 120
 REFUSALS: tuple[type[CloudError], ...] = (NoCapacity, QuotaExceeded, Throttled, Unavailable)
@@ -34,8 +34,10 @@ class Walk:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World(folder, seed=seed, silent_after_s=8, join_timeout_s=15, stop_timeout_s=6)
-        self.world.submit(retries={"user": 50, "infrastructure": 50})
+        self.harness = MasterHarness(
+            folder, seed=seed, silent_after_s=8, join_timeout_s=15, stop_timeout_s=6
+        )
+        self.harness.submit(retries={"user": 50, "infrastructure": 50})
         self.happenings: list[Callable[[], None]] = [
             self.notice,
             self.kill_vm,
@@ -58,44 +60,44 @@ class Walk:
         for _ in range(200):
             self.turn()
             self.check()
-            if self.world.job().state == "succeeded" and not self.world.cloud.alive():
+            if self.harness.job().state == "succeeded" and not self.harness.cloud.alive():
                 break
-        self.world.settle(8)
+        self.harness.settle(8)
         self.check_end()
-        self.world.db.close()
+        self.harness.db.close()
 
     # -- a second ---------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        self.world.clock.advance(1)
+        self.harness.clock.advance(1)
         self.join_those_that_are_up()
-        for agent in list(self.world.agents.values()):
+        for agent in list(self.harness.agents.values()):
             if self.is_up(agent):
                 self.act(agent)
         try:
-            self.world.look()
-            self.world.sweep.run_once()
+            self.harness.look()
+            self.harness.sweep.run_once()
         except Killed:
-            self.world.restart()
+            self.harness.restart()
 
     def join_those_that_are_up(self) -> None:
-        for machine in self.world.cloud.machines.values():
-            up = machine.is_up(self.world.clock()) and machine.id not in self.world.agents
+        for machine in self.harness.cloud.machines.values():
+            up = machine.is_up(self.harness.clock()) and machine.id not in self.harness.agents
             if up and self.random.random() < 0.8:
                 try:
                     agent = ScriptedAgent.join(
-                        self.world.db,
-                        lambda: self.world.presence,
-                        self.world.clock,
+                        self.harness.db,
+                        lambda: self.harness.presence,
+                        self.harness.clock,
                         machine,
-                        self.world.chains.__getitem__,
+                        self.harness.chains.__getitem__,
                     )
                 except BadToken:
                     continue
-                self.world.agents[machine.id] = agent
+                self.harness.agents[machine.id] = agent
 
     def is_up(self, agent: ScriptedAgent) -> bool:
-        up = agent.machine.is_up(self.world.clock())
+        up = agent.machine.is_up(self.harness.clock())
         return up and agent.machine.id not in self.silent
 
     def act(self, agent: ScriptedAgent) -> None:
@@ -116,38 +118,38 @@ class Walk:
     # -- what may happen --------------------------------------------------------------------------
 
     def someone(self) -> ScriptedAgent | None:
-        up = [agent for agent in self.world.agents.values() if self.is_up(agent)]
+        up = [agent for agent in self.harness.agents.values() if self.is_up(agent)]
         return self.random.choice(up) if up else None
 
     def notice(self) -> None:
         if agent := self.someone():
-            self.world.cloud.preempt(agent.machine.id, self.random.choice([None, 3.0, 0.0]))
+            self.harness.cloud.preempt(agent.machine.id, self.random.choice([None, 3.0, 0.0]))
 
     def kill_vm(self) -> None:
-        if alive := self.world.cloud.alive():
+        if alive := self.harness.cloud.alive():
             machine = self.random.choice(alive)
-            self.world.cloud.kill(machine.id, self.random.choice(list(EndCause)))
+            self.harness.cloud.kill(machine.id, self.random.choice(list(EndCause)))
 
     def refuse(self) -> None:
-        refusing = self.world.cloud.refusing
+        refusing = self.harness.cloud.refusing
         if refusing and self.random.random() < 0.6:
             refusing.clear()
         else:
-            zone = self.random.choice(self.world.cloud.zones)
+            zone = self.random.choice(self.harness.cloud.zones)
             refusing[zone] = self.random.choice(REFUSALS)("not now")
 
     def unclear(self) -> None:
         answer = self.random.choice(
             [Ambiguous("timeout"), AmbiguousAfter(), OSError("broken pipe")]
         )
-        self.world.cloud.script.append(answer)
-        self.world.cloud.hidden_s = self.random.choice([0.0, 3.0])
+        self.harness.cloud.script.append(answer)
+        self.harness.cloud.hidden_s = self.random.choice([0.0, 3.0])
 
     def cloud_away(self) -> None:
-        self.world.cloud.away = None if self.world.cloud.away else Unavailable("503")
+        self.harness.cloud.away = None if self.harness.cloud.away else Unavailable("503")
 
     def master_dies(self) -> None:
-        self.world.kill_at(self.random.choice(POINTS))
+        self.harness.kill_at(self.random.choice(POINTS))
 
     def fail(self) -> None:
         agent = self.someone()
@@ -159,17 +161,17 @@ class Walk:
             self.silent.add(agent.machine.id)
 
     def calm_down(self) -> None:
-        self.world.cloud.away = None
-        self.world.cloud.refusing.clear()
-        self.world.cloud.script.clear()
-        self.world.cloud.hidden_s = 0.0
-        self.world.restart()
+        self.harness.cloud.away = None
+        self.harness.cloud.refusing.clear()
+        self.harness.cloud.script.clear()
+        self.harness.cloud.hidden_s = 0.0
+        self.harness.restart()
 
     # -- invariants -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        vms, attempts = self.world.vms(), self.world.attempts()
-        JobState(self.world.job().state)
+        vms, attempts = self.harness.vms(), self.harness.attempts()
+        JobState(self.harness.job().state)
         living_vms = [vm for vm in vms if vm.state not in ("terminating", "terminated")]
         assert len(living_vms) <= 2
         living = [a for a in attempts if AttemptState(a.state) is not AttemptState.ENDED]
@@ -177,18 +179,18 @@ class Walk:
         assert sum(a.fenced_in for a in attempts) <= 1
         assert len({a.vm_id for a in living}) == len(living)
         tokens = {vm.token for vm in vms}
-        assert all(machine.token in tokens for machine in self.world.cloud.machines.values())
+        assert all(machine.token in tokens for machine in self.harness.cloud.machines.values())
         assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
-        if JobState(self.world.job().state) not in ACTIVE:
+        if JobState(self.harness.job().state) not in ACTIVE:
             assert living == []
 
     def check_end(self) -> None:
-        assert self.world.job().state == "succeeded"
-        assert self.world.cloud.alive() == []
-        assert {vm.state for vm in self.world.vms()} <= {VmState.TERMINATED.value}
-        lives = [o.vm_id for o in self.world.observations("life")]
+        assert self.harness.job().state == "succeeded"
+        assert self.harness.cloud.alive() == []
+        assert {vm.state for vm in self.harness.vms()} <= {VmState.TERMINATED.value}
+        lives = [o.vm_id for o in self.harness.observations("life")]
         assert len(lives) == len(set(lives))
-        fences = [a for a, step in self.world.chains["job-1"].entries if step is None]
+        fences = [a for a, step in self.harness.chains["job-1"].entries if step is None]
         assert fences == sorted(fences), "the chain has no forks (I2)"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.fake_cloud import FakeClock
-from fakes.world import World
+from fakes.master_harness import MasterHarness
 from spothop.wire import (
     AnyReport,
     CommittedReport,
@@ -31,8 +31,8 @@ from spothop.wire import (
     StartedReport,
     StepsReport,
 )
+from spothop_master.agents import protocol
 from spothop_master.clock import SteadyClock
-from spothop_master.store import agents
 from spothop_master.store.schema import Checkpoint, Event, Metric, Observation
 
 HOUR = 3600.0
@@ -54,66 +54,66 @@ class SteppingClock(FakeClock):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("fakes.world.FakeClock", SteppingClock)
-    world = World(tmp_path)
-    yield world
-    world.db.close()
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MasterHarness]:
+    monkeypatch.setattr("fakes.master_harness.FakeClock", SteppingClock)
+    harness = MasterHarness(tmp_path)
+    yield harness
+    harness.db.close()
 
 
-def step(world: World, seconds: float) -> None:
-    assert isinstance(world.clock, SteppingClock)
-    world.clock.step_s += seconds
+def step(harness: MasterHarness, seconds: float) -> None:
+    assert isinstance(harness.clock, SteppingClock)
+    harness.clock.step_s += seconds
 
 
 STEPS = [HOUR, -HOUR, 30 * 24 * HOUR, -30 * 24 * HOUR]
 
 
 @pytest.mark.parametrize("seconds", STEPS)
-def test_a_step_of_the_clock_ends_no_vm(world: World, seconds: float) -> None:
-    agent = world.training()
-    step(world, seconds)
+def test_a_step_of_the_clock_ends_no_vm(harness: MasterHarness, seconds: float) -> None:
+    agent = harness.training()
+    step(harness, seconds)
     for _ in range(30):
-        world.tick()
+        harness.tick()
         agent.train(1)
-    assert [attempt.state for attempt in world.attempts()] == ["running"]
-    assert [vm.suspect_at for vm in world.vms()] == [None]
+    assert [attempt.state for attempt in harness.attempts()] == ["running"]
+    assert [vm.suspect_at for vm in harness.vms()] == [None]
 
 
 @pytest.mark.parametrize("seconds", STEPS)
-def test_after_a_step_silence_is_still_found(world: World, seconds: float) -> None:
-    world.training()
-    step(world, seconds)
-    world.settle(25)  # silent_after_s is 20
-    assert world.vms()[0].reason == "agent_lost"
-    assert len(world.attempts()) == 2
+def test_after_a_step_silence_is_still_found(harness: MasterHarness, seconds: float) -> None:
+    harness.training()
+    step(harness, seconds)
+    harness.settle(25)  # silent_after_s is 20
+    assert harness.vms()[0].reason == "agent_lost"
+    assert len(harness.attempts()) == 2
 
 
 @pytest.mark.parametrize("seconds", STEPS)
 def test_a_step_between_notice_and_fence_neither_hurries_nor_delays_it(
-    world: World, seconds: float
+    harness: MasterHarness, seconds: float
 ) -> None:
-    agent = world.training()
+    agent = harness.training()
     agent.notice(deadline_in_s=30)
-    world.settle(5)
-    step(world, seconds)
-    new = world.join()
-    world.tick()
+    harness.settle(5)
+    step(harness, seconds)
+    new = harness.join()
+    harness.tick()
     new.prepare()
-    world.tick()
-    assert not world.attempt().may_fence  # the old one may still save: 30 s are not over
-    world.settle(30)
-    assert world.attempt().may_fence
+    harness.tick()
+    assert not harness.attempt().may_fence  # the old one may still save: 30 s are not over
+    harness.settle(30)
+    assert harness.attempt().may_fence
 
 
 @pytest.mark.parametrize("seconds", STEPS)
-def test_a_step_does_not_change_a_back_off(world: World, seconds: float) -> None:
-    agent = world.training()
+def test_a_step_does_not_change_a_back_off(harness: MasterHarness, seconds: float) -> None:
+    agent = harness.training()
     agent.exit(1)
-    world.look()
-    step(world, seconds)
-    world.settle(5)
-    assert len(world.attempts()) == 2
+    harness.look()
+    step(harness, seconds)
+    harness.settle(5)
+    assert len(harness.attempts()) == 2
 
 
 # --- syncs ----------------------------------------------------------------------------------------
@@ -141,40 +141,40 @@ LIFE: list[AnyReport] = [
 """All that one VM reports, from the join to an exit after a notice."""
 
 
-def facts(world: World) -> dict[str, object]:
+def facts(harness: MasterHarness) -> dict[str, object]:
     """What the master holds to be true; no times, no ids of rows."""
     attempts = [
         (a.number, a.state, a.reason, a.last_step, a.step_at_notice, a.notice_fits, a.exit_code)
-        for a in world.attempts()
+        for a in harness.attempts()
     ]
     return {
-        "job": (world.job().state, world.job().user_failures, world.job().insurance),
+        "job": (harness.job().state, harness.job().user_failures, harness.job().insurance),
         "attempts": attempts,
-        "vms": [(vm.state, vm.reason, vm.acked_seq) for vm in world.vms()],
-        "checkpoints": [(c.n, c.step, c.kind) for c in world.rows(Checkpoint)],
-        "metrics": [(m.step, m.name, m.value) for m in world.rows(Metric)],
-        "observations": sorted((o.kind, o.value, o.n) for o in world.rows(Observation)),
-        "events": [(e.kind, e.attempt) for e in world.rows(Event)],
+        "vms": [(vm.state, vm.reason, vm.acked_seq) for vm in harness.vms()],
+        "checkpoints": [(c.n, c.step, c.kind) for c in harness.rows(Checkpoint)],
+        "metrics": [(m.step, m.name, m.value) for m in harness.rows(Metric)],
+        "observations": sorted((o.kind, o.value, o.n) for o in harness.rows(Observation)),
+        "events": [(e.kind, e.attempt) for e in harness.rows(Event)],
     }
 
 
-def joined(folder: str) -> World:
-    world = World(Path(folder))
-    world.submit()
-    world.look()
-    world.settle(3)
-    world.join()
-    return world
+def joined(folder: str) -> MasterHarness:
+    harness = MasterHarness(Path(folder))
+    harness.submit()
+    harness.look()
+    harness.settle(3)
+    harness.join()
+    return harness
 
 
-def deliver(world: World, first: int, count: int) -> int:
+def deliver(harness: MasterHarness, first: int, count: int) -> int:
     """One sync with reports `first`.. (from 1); what the master confirms."""
     batch = [
         Envelope(seq=seq, age_s=0.0, attempt=1, report=LIFE[seq - 1])
         for seq in range(first, min(first + count, len(LIFE) + 1))
     ]
-    with world.db.begin() as session:
-        return agents.apply(session, world.attempt(1).vm_id, batch, now=world.clock())
+    with harness.db.begin() as session:
+        return protocol.apply(session, harness.attempt(1).vm_id, batch, now=harness.clock())
 
 
 batches = st.tuples(st.integers(1, len(LIFE)), st.integers(1, len(LIFE)))
@@ -184,10 +184,10 @@ batches = st.tuples(st.integers(1, len(LIFE)), st.integers(1, len(LIFE)))
 def of_one_pass() -> dict[str, object]:
     """What is true when every report arrives once and in order."""
     with tempfile.TemporaryDirectory() as folder:
-        world = joined(folder)
-        assert deliver(world, 1, len(LIFE)) == len(LIFE)
-        found = facts(world)
-        world.db.close()
+        harness = joined(folder)
+        assert deliver(harness, 1, len(LIFE)) == len(LIFE)
+        found = facts(harness)
+        harness.db.close()
     return found
 
 
@@ -198,42 +198,42 @@ def test_syncs_in_any_order_and_number_leave_what_one_pass_leaves(
 ) -> None:
     """Old requests that arrive late, doubled, or with what the master has not seen in between."""
     with tempfile.TemporaryDirectory() as folder:
-        world = joined(folder)
+        harness = joined(folder)
         acked = 0
         for first, count in disorder:
-            before, acked = acked, deliver(world, first, count)
+            before, acked = acked, deliver(harness, first, count)
             assert acked >= before
             assert acked == before or first <= before + 1  # never over a gap
-        deliver(world, acked + 1, len(LIFE))  # the agent sends what is not confirmed
-        deliver(world, 1, len(LIFE))  # and the network everything once more
-        found = facts(world)
-        world.db.close()
+        deliver(harness, acked + 1, len(LIFE))  # the agent sends what is not confirmed
+        deliver(harness, 1, len(LIFE))  # and the network everything once more
+        found = facts(harness)
+        harness.db.close()
     assert found == of_one_pass()
 
 
 def test_the_syncs_of_an_attempt_that_was_replaced_change_nothing_twice(tmp_path: Path) -> None:
-    world = joined(str(tmp_path))
+    harness = joined(str(tmp_path))
     try:
-        deliver(world, 1, 13)  # to the notice
-        world.settle(3)
-        new = world.join()
-        world.settle(1)
+        deliver(harness, 1, 13)  # to the notice
+        harness.settle(3)
+        new = harness.join()
+        harness.settle(1)
         new.prepare()
-        world.settle(60)  # the old one's deadline passes
+        harness.settle(60)  # the old one's deadline passes
         new.start()
         new.train(5)
-        world.look()
-        before = facts(world)
-        deliver(world, 14, 3)  # the old one's last words arrive at last
-        deliver(world, 1, 16)
-        after = facts(world)
+        harness.look()
+        before = facts(harness)
+        deliver(harness, 14, 3)  # the old one's last words arrive at last
+        deliver(harness, 1, 16)
+        after = facts(harness)
         assert after["attempts"] == before["attempts"]
         assert after["job"] == before["job"]
         assert after["metrics"] == before["metrics"]
-        assert (3, 21, "emergency") in world_checkpoints(world)  # the chain has it, so we say so
+        assert (3, 21, "emergency") in world_checkpoints(harness)  # the chain has it, so we say so
     finally:
-        world.db.close()
+        harness.db.close()
 
 
-def world_checkpoints(world: World) -> list[tuple[int, int, str]]:
-    return [(c.n, c.step, c.kind) for c in world.rows(Checkpoint)]
+def world_checkpoints(harness: MasterHarness) -> list[tuple[int, int, str]]:
+    return [(c.n, c.step, c.kind) for c in harness.rows(Checkpoint)]

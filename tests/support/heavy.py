@@ -8,14 +8,14 @@ import os
 import pytest
 
 
-def missing(what: str, *, cure: str) -> None:
+def missing(what: str, *, hint: str) -> None:
     """Skip; in CI (`SPOTHOP_REQUIRE_ALL=1`) fail instead."""
-    reason = f"{what} is not here; {cure}"
+    reason = f"{what} is not here; {hint}"
     if os.environ.get("SPOTHOP_REQUIRE_ALL") == "1":  # noqa: TID251  the tests' own switch
         pytest.fail(reason)
     pytest.skip(reason)
 
 
-def need_module(name: str, *, cure: str) -> None:
+def need_module(name: str, *, hint: str) -> None:
     if importlib.util.find_spec(name) is None:
-        missing(f"the module {name}", cure=cure)
+        missing(f"the module {name}", hint=hint)

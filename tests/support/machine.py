@@ -333,17 +333,17 @@ class Machine:
     ) -> T:
         """The first true value of the predicate. A job's end ends the waiting, unless `over`.
 
-        Raises `Waited` with the whole story of the job.
+        Raises `Waited` with the whole sample_rows of the job.
         """
 
         def look() -> T | None:
             found = self.job(job)
             value = predicate(found)
             if not value and found.state in ENDED and not over:
-                raise Waited(f"it is {found.state} before it was {what}\n{self.story(job)}")
+                raise Waited(f"it is {found.state} before it was {what}\n{self.sample_rows(job)}")
             return value
 
-        told = partial(self.story, job)
+        told = partial(self.sample_rows, job)
         return until(look, deadline_s, what=what, told=told, poll_s=self.poll_s)
 
     def reaches(self, job: str, step: int, deadline_s: float = DEADLINE_S) -> JobDetail:
@@ -358,7 +358,7 @@ class Machine:
     def ends(self, job: str, state: str = "succeeded", deadline_s: float = DEADLINE_S) -> JobDetail:
         """Until the job is over; it must have ended in this state. Its last VM may still stop."""
         found = self.wait(job, lambda j: j if j.state in ENDED else None, deadline_s, what="over")
-        assert found.state == state, f"{found.state}: {found.reason}\n{self.story(job)}"
+        assert found.state == state, f"{found.state}: {found.reason}\n{self.sample_rows(job)}"
         return found
 
     def gone(self, job: str) -> JobDetail:
@@ -369,7 +369,7 @@ class Machine:
 
         return self.wait(job, look, what="without VMs", over=True)
 
-    def story(self, job: str) -> str:
+    def sample_rows(self, job: str) -> str:
         """All that is known of a job, for a test that failed."""
         found = self.job(job)
         events = [f"{e.at:%H:%M:%S.%f} [{e.attempt}] {e.kind}: {e.text}" for e in self.events(job)]

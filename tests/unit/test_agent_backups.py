@@ -18,21 +18,21 @@ from spothop.storage.errors import StorageDenied, StorageError, StorageUnavailab
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
 from spothop_agent.backups import RESERVE, Backups
 from spothop_agent.chaos import Chaos
+from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import SystemClock
 from spothop_agent.context import Context
 from spothop_agent.master_link import MasterLink
 from spothop_agent.outbox import Entry as Accepted
 from spothop_agent.paths import AgentPaths
-from spothop_agent.retry import Storage
+from spothop_agent.retry import StorageRetrier
 from spothop_agent.saves import Saves
 from spothop_agent.spool import Spool
 from spothop_agent.state import NoticeSeen, State, StateFile
-from spothop_agent.vault import Vault
 
 WITHIN_S = 5.0
 
 
-class ScriptedVault(Vault):
+class ScriptedStore(CheckpointStore):
     """`fail[step]` holds the errors of that step's next uploads; `hang` steps block in theirs."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Room:
         work = assignment(root / "storage")
         state = StateFile(paths.state)
         state.put(State(vm="v", session="s", sync_every_s=1.0, assignment=work))
-        self.vault = ScriptedVault()
+        self.store = ScriptedStore()
         self.context = Context(
             assignment=work,
             agent_paths=paths,
@@ -88,8 +88,8 @@ class Room:
             link=MasterLink("http://127.0.0.1:1", clock=clock, rng=rng),
             clock=clock,
             chaos=Chaos(),
-            storage=Storage(rng, first_s=0.001, cap_s=0.001),
-            vault=self.vault,
+            storage=StorageRetrier(rng, first_s=0.001, cap_s=0.001),
+            checkpoint_store=self.store,
             base_env={},
         )
         self.context.paths.make()
@@ -129,8 +129,8 @@ class Room:
         return [report for report in reports if isinstance(report, kind)]
 
 
-def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), WITHIN_S))
+def play(sample_rows: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(sample_rows(), WITHIN_S))
 
 
 async def drained(room: Room, backups: Backups) -> None:
@@ -146,141 +146,141 @@ def left(room: Room) -> list[str]:
 
 
 def test_in_order_and_out_of_the_outbox(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
         for step in (10, 20, 30):
             room.put(step)
         await drained(room, room.worker())
-        assert room.vault.steps == [10, 20, 30]
+        assert room.store.steps == [10, 20, 30]
         assert left(room) == []
         assert [(r.n, r.bytes, r.delta_s) for r in room.told(CommittedReport)] == [
             *((2, 4, 0.1), (3, 4, 0.1), (4, 4, 0.1))
         ]
         assert room.covered == []
 
-    play(story)
+    play(sample_rows)
 
 
 def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
         told: list[str] = []
         room.context.storage.trouble = told.append
-        room.vault.fail[10] = [StorageUnavailable("no route") for _ in range(3)]
+        room.store.fail[10] = [StorageUnavailable("no route") for _ in range(3)]
         room.put(10)
         await drained(room, room.worker())
-        assert room.vault.steps == [10]
+        assert room.store.steps == [10]
         assert len(told) == 1
 
-    play(story)
+    play(sample_rows)
 
 
 def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
-        room.vault.fail[10] = [StorageDenied("no right to write")]
+        room.store.fail[10] = [StorageDenied("no right to write")]
         room.put(10)
         room.put(20)
         await drained(room, room.worker())
-        assert room.vault.steps == [20]
+        assert room.store.steps == [20]
         assert room.context.state.given_up == 1
         (message,) = room.told(MessageReport)
         assert message.level == "error"
         assert "step 10 could not be backed up: no right to write" in message.text
 
-    play(story)
+    play(sample_rows)
 
 
 def test_a_torn_entry_counts_as_given_up(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
         name = room.put(10)
         (room.context.paths.outbox / name / "meta.json").unlink()
         room.put(20)
         await drained(room, room.worker())
-        assert room.vault.steps == [20]
+        assert room.store.steps == [20]
         assert room.context.state.given_up == 1
 
-    play(story)
+    play(sample_rows)
 
 
 @pytest.mark.parametrize("backup_s", [None, 100.0])
 def test_an_emergency_does_not_wait_for_an_upload_that_hangs(
     tmp_path: Path, backup_s: float | None
 ) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path, backup_s=backup_s)
-        room.vault.hang = {10}
+        room.store.hang = {10}
         backups = room.worker()
         room.put(10)
         backups.look()
         work = asyncio.create_task(backups.run())
-        await asyncio.to_thread(room.vault.hanging.wait, WITHIN_S)
+        await asyncio.to_thread(room.store.hanging.wait, WITHIN_S)
         room.notice()
         room.put(20, SaveKind.EMERGENCY)
         backups.look()
         await backups.drain()
         work.cancel()
-        assert room.vault.steps == [20]  # and never 10 behind it
+        assert room.store.steps == [20]  # and never 10 behind it
         assert room.covered == ["covered"]
         (committed,) = room.told(CommittedReport)
         assert committed.save is SaveKind.EMERGENCY
         assert 0 <= committed.since_notice_s < WITHIN_S
         assert room.context.state.given_up == 0
-        room.vault.free.set()
+        room.store.free.set()
         await room.context.link.close()
 
-    play(story)
+    play(sample_rows)
 
 
 def test_with_time_enough_the_older_save_goes_first(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path, backup_s=0.1)
         room.put(10)
         room.notice(left_s=30.0)
         room.put(20, SaveKind.EMERGENCY)
         await drained(room, room.worker())
-        assert room.vault.steps == [10, 20]
+        assert room.store.steps == [10, 20]
         first, second = room.told(CommittedReport)
         assert first.since_notice_s is None  # it was handed over before the notice
         assert second.since_notice_s is not None
         assert room.covered == ["covered"]
 
-    play(story)
+    play(sample_rows)
 
 
 def test_what_an_agent_before_us_has_committed_is_only_told(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
         name = room.put(10)
-        room.vault.there[name] = Entry(n=2, attempt=1, id=name, step=10)
+        room.store.there[name] = Entry(n=2, attempt=1, id=name, step=10)
         await drained(room, room.worker())
-        assert room.vault.uploads == []
+        assert room.store.uploads == []
         assert [r.n for r in room.told(CommittedReport)] == [2]
         assert left(room) == []
 
-    play(story)
+    play(sample_rows)
 
 
 def test_a_fenced_attempt_commits_nothing_more(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
-        room.vault.fenced_by = 2
+        room.store.fenced_by = 2
         room.put(10)
         room.put(20)
         await drained(room, room.worker())
-        assert room.vault.uploads == [10]
+        assert room.store.uploads == [10]
         assert room.told(FencedReport) == [FencedReport(by=2)]
         assert room.covered == ["fenced"]
         assert room.context.state.fenced_by == 2
 
-    play(story)
+    play(sample_rows)
 
 
 def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path)
         for step, kind in (
             (10, SaveKind.INSURANCE),
@@ -294,19 +294,19 @@ def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
         backups = room.worker()
         backups.look()
         await drained(room, backups)
-        assert room.vault.steps == [10, 30]
+        assert room.store.steps == [10, 30]
         (message,) = room.told(MessageReport)
         assert "periodic save of step 20 was given up" in message.text
         assert room.context.state.given_up == 1
 
-    play(story)
+    play(sample_rows)
 
 
 def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> None:
     """What is handed over after the notice may hold a step from before it: only the answer to the
     emergency request lets the cloud take the VM."""
 
-    async def story() -> None:
+    async def sample_rows() -> None:
         room = Room(tmp_path, backup_s=0.01)
         backups = room.worker()
         room.notice(request="emergency-1")
@@ -317,7 +317,7 @@ def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> N
         assert not notice.answered
         work = asyncio.create_task(backups.run())
         await backups.drain()
-        assert room.vault.steps == [62]
+        assert room.store.steps == [62]
         assert room.covered == []
         room.put(102, SaveKind.EMERGENCY)
         await backups.drain()
@@ -328,4 +328,4 @@ def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> N
         work.cancel()
         await room.context.link.close()
 
-    play(story)
+    play(sample_rows)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spothop.wire import AnyReport, MessageReport, MetricsReport, StepsReport
-from spothop_agent.coalesce import MOST_METRICS
+from spothop_agent.coalesce import MAX_METRICS
 from spothop_agent.spool import BATCH, Spool
 
 
@@ -76,7 +76,7 @@ def test_steps_merge_while_the_master_is_away(tmp_path: Path) -> None:
     assert isinstance(merged, StepsReport)
     assert (merged.step, merged.count) == (999, 998)
     assert merged.step_s == pytest.approx(0.3)
-    assert len(batch) <= MOST_METRICS + 1
+    assert len(batch) <= MAX_METRICS + 1
     assert batch[-1].report == MetricsReport(step=999, values={"loss": 1 / 999})
 
 

@@ -131,7 +131,7 @@ def test_symlinks_that_lead_out_are_refused(code: Path, target: str) -> None:
     (code / "link").symlink_to(target)
     with pytest.raises(BundleError, match="the symlink link leads out") as caught:
         packed(code)
-    assert ".gitignore" in caught.value.cure
+    assert ".gitignore" in caught.value.hint
 
 
 def test_an_ignored_symlink_may_lead_anywhere(code: Path) -> None:

@@ -113,7 +113,7 @@ class ChainMachine(RuleBasedStateMachine):
         prune(self.raw, JOB, keep, chain=self._chain(self._attempt(who)))
         assert protected() == before
 
-    # --- what the world does ---
+    # --- what the harness does ---
 
     @precondition(lambda self: self.store.late)
     @rule()

@@ -141,7 +141,7 @@ class FakeMaster:
         if route in answers:
             return _json(answers[route])
         message = f"nothing at {route}"
-        return httpx.Response(404, json={"error": "no_such_job", "message": message, "cure": "c"})
+        return httpx.Response(404, json={"error": "no_such_job", "message": message, "hint": "c"})
 
     def log_answer(self, offset: int) -> httpx.Response:
         headers = {
@@ -254,9 +254,9 @@ def test_wrong_usage_exits_with_2_and_shows_the_way(cli: Cli, arguments: list[st
     assert cli(*arguments) == 2
     assert cli.out == ""
     assert cli.master.asked == []
-    error, cure = cli.err.splitlines()
+    error, hint = cli.err.splitlines()
     assert error.startswith("error: ")
-    assert cure.startswith("cure: `spothop")
+    assert hint.startswith("hint: `spothop")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -271,10 +271,10 @@ def test_help_imports_nothing_heavy() -> None:
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_a_refusal_is_an_error_and_a_cure_without_a_stack_trace(cli: Cli) -> None:
+def test_a_refusal_is_an_error_and_a_hint_without_a_stack_trace(cli: Cli) -> None:
     assert cli("show", "nothing") == 1
     assert cli.out == ""
-    assert cli.err == "error: nothing at GET /jobs/nothing\ncure: c\n"
+    assert cli.err == "error: nothing at GET /jobs/nothing\nhint: c\n"
 
 
 def test_no_master_tells_how_to_start_one(cli: Cli) -> None:
@@ -282,7 +282,7 @@ def test_no_master_tells_how_to_start_one(cli: Cli) -> None:
     assert cli("vms") == 1
     assert cli.err == (
         "error: cannot reach the master at http://127.0.0.1:8900: [Errno 111] Connection refused\n"
-        "cure: start one with `spothop master`, or set SPOTHOP_URL to where it runs\n"
+        "hint: start one with `spothop master`, or set SPOTHOP_URL to where it runs\n"
     )
 
 
@@ -295,9 +295,9 @@ def test_what_nothing_can_be_called_is_refused_before_the_master_is_asked(
 ) -> None:
     assert cli(*command.split(), name) == 1
     assert cli.master.asked == []
-    error, cure = cli.err.splitlines()
+    error, hint = cli.err.splitlines()
     assert error.startswith("error: no job or VM can be called ")
-    assert cure.startswith("cure: `spothop jobs --all`")
+    assert hint.startswith("hint: `spothop jobs --all`")
 
 
 def test_an_output_that_cannot_hold_a_character_gets_its_number() -> None:
@@ -313,9 +313,9 @@ def test_every_problem_of_a_job_file_is_printed(cli: Cli, tmp_path: Path) -> Non
     file.write_text("name: a\nrnu: x\nimage: y\n")
     assert cli("submit", str(file), "--yes") == 1
     assert cli.err == (
-        "error: rnu: 'x': unknown key\ncure: did you mean run?\n"
-        "error: image: 'y': not available yet\ncure: leave it out\n"
-        "error: run: is missing\ncure: for example run: python train.py\n"
+        "error: rnu: 'x': unknown key\nhint: did you mean run?\n"
+        "error: image: 'y': not available yet\nhint: leave it out\n"
+        "error: run: is missing\nhint: for example run: python train.py\n"
     )
     assert cli.master.asked == []
 
@@ -423,7 +423,7 @@ def test_preempt_takes_a_vm_too(cli: Cli) -> None:
 
 def test_preempt_of_nothing_names_both(cli: Cli) -> None:
     assert cli("preempt", "nothing") == 1
-    assert cli.err.startswith("error: no job and no VM 'nothing'\ncure: `spothop jobs`")
+    assert cli.err.startswith("error: no job and no VM 'nothing'\nhint: `spothop jobs`")
 
 
 def test_preempt_that_is_refused_does_not_look_for_a_vm(cli: Cli) -> None:
@@ -570,7 +570,7 @@ def test_master_without_its_extra_says_what_to_install(cli: Cli) -> None:
     session = Session(settings=ClientSettings(), become=cli.became.append)
     with pytest.raises(ClientError, match="no_such_package") as caught:
         start(session, host=None, port=None, home=None, needed=["json", "no_such_package"])
-    assert caught.value.cure == "pip install 'spothop[master]'"
+    assert caught.value.hint == "pip install 'spothop[master]'"
     assert cli.became == []
 
 

@@ -84,7 +84,7 @@ class FakeMaster:
 
 
 def problem(status: int, error: str, message: str) -> httpx.Response:
-    body = Problem(error=error, message=message, cure="the way out").model_dump()
+    body = Problem(error=error, message=message, hint="the way out").model_dump()
     return httpx.Response(status, json=body)
 
 
@@ -314,4 +314,4 @@ def test_simulate_hands_its_arguments_on() -> None:
 def test_simulate_without_its_extra() -> None:
     with pytest.raises(ClientError, match="not_there") as caught:
         simulate(session(FakeMaster(), become=lambda _: None), [], needed=["json", "not_there"])
-    assert "spothop[simulator]" in caught.value.cure
+    assert "spothop[simulator]" in caught.value.hint

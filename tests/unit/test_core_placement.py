@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spothop.wire import Pool
-from spothop_master.core.facts import Match, VmFacts, Wishes
+from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.placement import order
 from spothop_master.core.states import VmReason, VmState
 
@@ -35,11 +35,13 @@ def ended(where: Pool, ago_s: float, **fields: object) -> VmFacts:
     return VmFacts(**known)  # type: ignore[arg-type]
 
 
-ANY = Wishes()
+ANY = Requirements()
 
 
-def zones(wishes: Wishes = ANY, *history: VmFacts) -> list[str]:
-    return [choice.pool.zone for choice in order(OFFERS, wishes, history, avoid_s=120, now=NOW)]
+def zones(requirements: Requirements = ANY, *history: VmFacts) -> list[str]:
+    return [
+        choice.pool.zone for choice in order(OFFERS, requirements, history, avoid_s=120, now=NOW)
+    ]
 
 
 def test_the_cheapest_spot_pool_comes_first() -> None:
@@ -47,15 +49,15 @@ def test_the_cheapest_spot_pool_comes_first() -> None:
 
 
 def test_on_demand_only_when_it_is_asked_for() -> None:
-    assert zones(Wishes(spot=False)) == ["b1"]
+    assert zones(Requirements(spot=False)) == ["b1"]
 
 
 def test_any_of_goes_before_the_price_and_filters() -> None:
-    assert zones(Wishes(any_of=(Match(zone="a2"), Match(region="b")))) == ["a2", "b1"]
+    assert zones(Requirements(any_of=(Match(zone="a2"), Match(region="b")))) == ["a2", "b1"]
 
 
 def test_max_price_is_a_limit() -> None:
-    assert zones(Wishes(max_price=2.0)) == ["a1", "b1"]
+    assert zones(Requirements(max_price=2.0)) == ["a1", "b1"]
 
 
 def test_a_refusing_pool_goes_last_for_a_while() -> None:
@@ -75,7 +77,7 @@ def test_among_bad_ones_the_longest_unharmed_is_first() -> None:
 def test_a_preemption_counts_against_the_whole_zone() -> None:
     offers = {pool("a1"): 1.0, pool("a1", vm="big"): 1.5, pool("b1"): 2.0}
     gone = ended(pool("a1"), 5, reason=VmReason.PREEMPTED)
-    choices = order(offers, Wishes(), [gone], avoid_s=120, now=NOW)
+    choices = order(offers, Requirements(), [gone], avoid_s=120, now=NOW)
     assert choices[0].pool.zone == "b1"
     assert "preempted 5 s ago" in choices[1].reason
 
@@ -104,6 +106,6 @@ def test_each_matching_pool_is_tried_once_and_harm_only_delays(
     pools = sorted(prices, key=str)
     bad = {pools[i] for i in harmed if i < len(pools)}
     history = [ended(p, 3, refusal="NoCapacity") for p in bad]
-    chosen = [c.pool for c in order(prices, Wishes(), history, avoid_s=60, now=NOW)]
+    chosen = [c.pool for c in order(prices, Requirements(), history, avoid_s=60, now=NOW)]
     assert sorted(map(str, chosen)) == sorted(map(str, prices))
     assert all(p not in bad for p in chosen[: len(prices) - len(bad)])

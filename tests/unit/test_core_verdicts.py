@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spothop.wire import ExitedReport, PreparationFailedReport
 from spothop_master.core import orphans, verdict
 from spothop_master.core.backoff import delay_s
-from spothop_master.core.evidence import Cause, Evidence, LastDays, ending
+from spothop_master.core.evidence import Cause, EndEvidence, Evidence, ending
 from spothop_master.core.states import EndReason, VmReason, VmState
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -87,7 +87,7 @@ def test_a_preparation_that_a_preemption_broke_is_nobodys_failure() -> None:
     assert verdict.of_preparation(report, noticed=True).reason is EndReason.PREEMPTED
 
 
-def days(**given: object) -> LastDays:
+def days(**given: object) -> EndEvidence:
     fields: dict[str, object] = {
         "running_at": at(0),
         "notice_at": None,
@@ -99,7 +99,7 @@ def days(**given: object) -> LastDays:
         "now": at(101),
         **given,
     }
-    return LastDays(**fields)  # type: ignore[arg-type]
+    return EndEvidence(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_strays_are_condemned_after_two_sightings_and_the_grace() -> None:
     first = orphans.look(living, rows, {}, now=at(0))
     assert set(first) == {"i-2", "i-3"}
     grace = timedelta(seconds=5)
-    assert orphans.condemned(first, grace=timedelta(), now=at(0)) == []
+    assert orphans.to_terminate(first, grace=timedelta(), now=at(0)) == []
     second = orphans.look(living, rows, first, now=at(4))
-    assert orphans.condemned(second, grace=grace, now=at(4)) == []
+    assert orphans.to_terminate(second, grace=grace, now=at(4)) == []
     third = orphans.look(living, rows, second, now=at(5))
-    ids = {stray.cloud_id for stray in orphans.condemned(third, grace=grace, now=at(5))}
+    ids = {stray.cloud_id for stray in orphans.to_terminate(third, grace=grace, now=at(5))}
     assert ids == {"i-2", "i-3"}
 
 

@@ -52,9 +52,9 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def conductor(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def runner(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(DEMO)
-    return importlib.import_module("conductor")
+    return importlib.import_module("runner")
 
 
 @pytest.fixture
@@ -319,12 +319,12 @@ def test_a_long_line_goes_on_below_its_own_text(screen: ModuleType) -> None:
     ],
 )
 def test_events_are_told_in_words_for_newcomers(
-    conductor: ModuleType, kind: str, data: dict[str, Any], line: str | None
+    runner: ModuleType, kind: str, data: dict[str, Any], line: str | None
 ) -> None:
     event = EventView(
         id=1, at=BEGIN, job="j", vm="vm-1", attempt=1, kind=kind, text="as recorded", data=data
     )
-    assert conductor.told(event) == line
+    assert runner.told(event) == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

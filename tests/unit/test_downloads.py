@@ -51,7 +51,7 @@ def test_a_directory_of_the_users_stays_as_it_is(
     mine.write_text("precious")
     with pytest.raises(ClientError, match="is not empty") as caught:
         fetch(storage, JOB, tmp_path / "to")
-    assert "empty directory" in caught.value.cure
+    assert "empty directory" in caught.value.hint
     assert [p for p in (tmp_path / "to").rglob("*") if p.is_file()] == [mine]
     assert mine.read_text() == "precious"
 

@@ -82,7 +82,7 @@ def test_the_json_form_reads_back_to_the_same_spec(tmp_path: Path) -> None:
 def test_all_problems_are_told_at_once() -> None:
     found = problems({"name": "My Job", "nodes": 2, "max_duration": 30, "image": "x"})
     assert set(found) == {"name", "run", "nodes", "max_duration", "image"}
-    assert all(problem.cure for problem in found.values())
+    assert all(problem.hint for problem in found.values())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_keys_of_features_to_come_are_refused_as_such(section: str, key: str) ->
 
 
 @pytest.mark.parametrize(
-    ("spec", "field", "cure"),
+    ("spec", "field", "hint"),
     [
         (minimal(rnu="x"), "rnu", "did you mean run?"),
         (minimal(chekpoint={}), "chekpoint", "did you mean checkpoint?"),
@@ -108,14 +108,14 @@ def test_keys_of_features_to_come_are_refused_as_such(section: str, key: str) ->
     ],
 )
 def test_unknown_keys_are_refused_with_the_nearest_one(
-    spec: dict[Any, Any], field: str, cure: str
+    spec: dict[Any, Any], field: str, hint: str
 ) -> None:
     problem = problems(spec)[field]
-    assert (problem.fact, problem.cure) == ("unknown key", cure)
+    assert (problem.fact, problem.hint) == ("unknown key", hint)
 
 
 def test_a_key_like_nothing_known_is_refused_with_all_known_ones() -> None:
-    assert "max_duration" in problems(minimal(qqqqqqqq=1))["qqqqqqqq"].cure
+    assert "max_duration" in problems(minimal(qqqqqqqq=1))["qqqqqqqq"].hint
 
 
 def test_a_key_that_yaml_reads_as_something_else_is_named() -> None:
@@ -176,7 +176,7 @@ def test_bad_values_are_refused_where_they_stand(spec: dict[Any, Any], field: st
     found = problems(spec)
     assert set(found) == {field}
     assert found[field].fact
-    assert found[field].cure
+    assert found[field].hint
 
 
 def test_a_problem_names_field_value_and_fact() -> None:
@@ -211,7 +211,7 @@ def test_what_no_program_can_be_started_with_is_refused(
     ((found, problem),) = problems(spec).items()
     assert found == field
     assert fact in problem.fact
-    assert "a file of the code directory" in problem.cure
+    assert "a file of the code directory" in problem.hint
 
 
 def test_what_a_program_can_be_started_with_is_taken() -> None:
@@ -251,7 +251,7 @@ def test_files_that_hold_no_job_say_why(
         jobfile.load(write(tmp_path, content))
     (problem,) = caught.value.problems
     assert expected in problem.fact
-    assert problem.cure
+    assert problem.hint
 
 
 def test_a_file_that_is_not_there_and_a_folder_say_so(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_any_mapping_is_a_spec_or_a_list_of_problems_with_cures(mapping: dict[An
         assert jobfile.parse(spec.as_mapping()) == spec
     else:
         assert found
-        assert all(problem.fact and problem.cure for problem in found)
+        assert all(problem.fact and problem.hint for problem in found)
 
 
 # --- durations ----------------------------------------------------------------------------------

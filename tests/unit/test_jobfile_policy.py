@@ -45,7 +45,7 @@ def test_a_spec_survives_the_wire() -> None:
 def test_static_without_an_interval_is_refused_with_the_way_out() -> None:
     found = problem(policy="static")
     assert (found.field, found.fact) == ("checkpoint.static_every", "is missing")
-    assert "static" in found.cure
+    assert "static" in found.hint
 
 
 @pytest.mark.parametrize("policy", ["none", "thesis", "notice-aware"])

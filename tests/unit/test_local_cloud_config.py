@@ -11,7 +11,7 @@ from spothop_master.clouds.base import EndCause, VmState
 from spothop_master.clouds.local.config import ConfigError, Delay, load
 from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
-from spothop_master.clouds.local.supervisor import master_address
+from spothop_master.clouds.local.vm_supervisor import master_address
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 
 POOL = "region: r, zone: z, vm: small, dialect: gcp, price: 0.2, on_demand_price: 0.6, grace_s: 5"

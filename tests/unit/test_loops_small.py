@@ -1,4 +1,4 @@
-"""Presence, market and prices: what the loops remember, and what they ask."""
+"""Presence, watcher and prices: what the loops remember, and what they ask."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fakes.fake_cloud import FakeClock, FakeCloud
-from fakes.world import OWNER, Inline, World
+from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop.wire import FenceDirective
+from spothop_master.agents.presence import Presence
 from spothop_master.clouds.base import EndCause, Unavailable
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops import supervise
-from spothop_master.loops.market import Market
-from spothop_master.loops.presence import Presence
 from spothop_master.loops.prices import Prices
 from spothop_master.store.schema import Price
 
@@ -35,8 +35,10 @@ class Later(Executor):
         return Future()
 
 
-def market(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> Market:
-    return Market({"fake": cloud}, OWNER, executor=executor, clock=clock, rng=random.Random(0))
+def watcher(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> CloudWatcher:
+    return CloudWatcher(
+        {"fake": cloud}, OWNER, executor=executor, clock=clock, rng=random.Random(0)
+    )
 
 
 def test_an_unknown_vm_is_silent_since_the_master_began() -> None:
@@ -75,7 +77,7 @@ def test_directives_read_before_a_change_are_not_kept_after_it() -> None:
 
 def test_a_listing_is_shared_while_it_is_fresh_and_asked_for_once_at_a_time() -> None:
     clock, executor = FakeClock(), Later()
-    asked = market(clock, FakeCloud(clock=clock), executor)
+    asked = watcher(clock, FakeCloud(clock=clock), executor)
     asked.ask_listing("fake")
     asked.ask_listing("fake")
     assert len(executor.given) == 1
@@ -94,7 +96,7 @@ def test_a_listing_is_shared_while_it_is_fresh_and_asked_for_once_at_a_time() ->
 def test_only_answers_that_differ_are_news() -> None:
     clock = FakeClock()
     cloud, news = FakeCloud(clock=clock, zones=("a",)), []
-    asked = Market(
+    asked = CloudWatcher(
         {"fake": cloud},
         OWNER,
         executor=Inline(),
@@ -113,7 +115,7 @@ def test_only_answers_that_differ_are_news() -> None:
 
 def test_a_cloud_is_asked_as_often_as_it_allows() -> None:
     clock, executor = FakeClock(), Later()
-    asked = market(clock, FakeCloud(clock=clock, list_every_s=3.0), executor)
+    asked = watcher(clock, FakeCloud(clock=clock, list_every_s=3.0), executor)
     for _ in range(7):
         asked.ask_listing("fake")
         while executor.given:
@@ -129,26 +131,26 @@ def test_while_the_loop_rests_the_listing_stays_fresh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "LISTEN_S", 0.001)
-    world = World(tmp_path, supervise_every_s=60)
-    world.submit()
-    world.settle(4)
-    [machine] = world.cloud.alive()
+    harness = MasterHarness(tmp_path, supervise_every_s=60)
+    harness.submit()
+    harness.settle(4)
+    [machine] = harness.cloud.alive()
     stop, passes = threading.Event(), []
-    run_once = world.supervisor.run_once
+    run_once = harness.supervisor.run_once
 
     def counted() -> None:
         run_once()
-        passes.append(world.clock())
+        passes.append(harness.clock())
         if len(passes) == 2:
             stop.set()
-            world.supervisor.wake.set()
+            harness.supervisor.wake.set()
         else:  # what happens now is news that nobody but the listing tells
-            world.cloud.kill(machine.id, EndCause.PREEMPTED)
-            world.clock.advance(2)
+            harness.cloud.kill(machine.id, EndCause.PREEMPTED)
+            harness.clock.advance(2)
 
-    world.supervisor.run_once = counted  # type: ignore[method-assign]
-    world.supervisor.wake.clear()
-    world.supervisor.run_forever(stop)
+    harness.supervisor.run_once = counted  # type: ignore[method-assign]
+    harness.supervisor.wake.clear()
+    harness.supervisor.run_forever(stop)
     assert len(passes) == 2, "not after 60 s, but at once"
 
 
@@ -157,7 +159,7 @@ def test_a_failing_cloud_is_asked_less_often_and_its_last_answer_stays(
 ) -> None:
     clock = FakeClock()
     cloud = FakeCloud(clock=clock)
-    asked = market(clock, cloud, Inline())
+    asked = watcher(clock, cloud, Inline())
     asked.ask_listing("fake")
     cloud.away = Unavailable("503")
     with caplog.at_level(logging.WARNING):
@@ -171,7 +173,7 @@ def test_a_failing_cloud_is_asked_less_often_and_its_last_answer_stays(
 def test_offers_are_unknown_until_every_cloud_answered_or_one_has_pools() -> None:
     clock = FakeClock()
     cloud = FakeCloud(clock=clock, zones=())
-    asked = market(clock, cloud, Inline())
+    asked = watcher(clock, cloud, Inline())
     assert asked.offers() is None
     asked.ask_offers()
     assert asked.offers() == {}
@@ -182,34 +184,34 @@ def test_offers_are_unknown_until_every_cloud_answered_or_one_has_pools() -> Non
 
 
 def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    prices = Prices(world.db, {"fake": world.cloud}, world.clock)
+    harness = MasterHarness(tmp_path)
+    prices = Prices(harness.db, {"fake": harness.cloud}, harness.clock)
     prices.run_once()
     prices.run_once()
-    assert len(world.rows(Price)) == 3
-    world.cloud.zones = ("b", "a", "c")  # the fake's price follows the place in this list
+    assert len(harness.rows(Price)) == 3
+    harness.cloud.zones = ("b", "a", "c")  # the fake's price follows the place in this list
     prices.run_once()
-    assert len(world.rows(Price)) == 5
-    world.cloud.away = Unavailable("503")
+    assert len(harness.rows(Price)) == 5
+    harness.cloud.away = Unavailable("503")
     prices.run_once()
-    world.db.close()
+    harness.db.close()
 
 
 def test_a_slow_launch_delays_no_other_job(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.submit("job-1")
-    world.submit("job-2")
-    world.look()
+    harness = MasterHarness(tmp_path)
+    harness.submit("job-1")
+    harness.submit("job-2")
+    harness.look()
     later = Later()
-    world.supervisor._executor = later
-    world.cloud.preempt(world.machine(job_id="job-1").id, 0)
-    world.tick(3)
+    harness.supervisor._executor = later
+    harness.cloud.preempt(harness.machine(job_id="job-1").id, 0)
+    harness.tick(3)
     assert len(later.given) == 1  # job-1's replacement hangs in its launch
-    world.join(job_id="job-2").prepare()
-    world.tick()
-    assert world.job("job-2").state == "preparing"
+    harness.join(job_id="job-2").prepare()
+    harness.tick()
+    assert harness.job("job-2").state == "preparing"
     assert len(later.given) == 1, "and is not launched twice"
     later.given.pop()()
-    world.look()
-    assert len(world.cloud.launches) == 3
-    world.db.close()
+    harness.look()
+    assert len(harness.cloud.launches) == 3
+    harness.db.close()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from fakes import story
+from fakes import sample_rows
 from spothop.wire import AttemptView
 from spothop_master.store import views
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
@@ -58,12 +58,12 @@ def test_the_current_attempt_is_the_one_that_trains() -> None:
 
 
 def test_a_vm_costs_from_running_to_its_end() -> None:
-    vm = story.vm(1, "j", 0, -60.8, None, None)  # running for an hour at NOW
-    assert cost(vm, 2.0, now=story.NOW) == pytest.approx(2.0)
-    vm.ended_at = story.at(-30)
-    assert cost(vm, 2.0, now=story.NOW) == pytest.approx(1.0)
+    vm = sample_rows.vm(1, "j", 0, -60.8, None, None)  # running for an hour at NOW
+    assert cost(vm, 2.0, now=sample_rows.NOW) == pytest.approx(2.0)
+    vm.ended_at = sample_rows.at(-30)
+    assert cost(vm, 2.0, now=sample_rows.NOW) == pytest.approx(1.0)
     vm.running_at = None
-    assert cost(vm, 2.0, now=story.NOW) == 0
+    assert cost(vm, 2.0, now=sample_rows.NOW) == 0
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,14 @@ def attempt_view(number: int, **more: object) -> AttemptView:
 
 
 def test_a_lane_has_its_phases_without_gaps() -> None:
-    vm = views.vm_view(story.vm(1, "j", 0, -100, -50, "preempted"), [], now=story.NOW)
+    vm = views.vm_view(sample_rows.vm(1, "j", 0, -100, -50, "preempted"), [], now=sample_rows.NOW)
     one = attempt_view(
-        1, first_step_at=story.at(-90), notice_at=story.at(-60), ended_at=story.at(-50)
+        1,
+        first_step_at=sample_rows.at(-90),
+        notice_at=sample_rows.at(-60),
+        ended_at=sample_rows.at(-50),
     )
-    [lane] = chart.timeline([one], [vm], [], start=story.at(-100), end=story.NOW)
+    [lane] = chart.timeline([one], [vm], [], start=sample_rows.at(-100), end=sample_rows.NOW)
     assert [segment.phase for segment in lane.segments] == [
         "waiting",
         "preparing",
@@ -154,20 +157,26 @@ def test_a_lane_has_its_phases_without_gaps() -> None:
 
 
 def test_a_second_attempt_on_the_same_vm_did_not_wait_for_it() -> None:
-    vm = views.vm_view(story.vm(1, "j", 0, -100, None, None), [], now=story.NOW)
-    first = attempt_view(1, first_step_at=story.at(-90), ended_at=story.at(-60))
-    second = attempt_view(2, first_step_at=story.at(-50), state="running", reason=None)
-    lanes = chart.timeline([first, second], [vm], [], start=story.at(-100), end=story.NOW)
+    vm = views.vm_view(sample_rows.vm(1, "j", 0, -100, None, None), [], now=sample_rows.NOW)
+    first = attempt_view(1, first_step_at=sample_rows.at(-90), ended_at=sample_rows.at(-60))
+    second = attempt_view(2, first_step_at=sample_rows.at(-50), state="running", reason=None)
+    lanes = chart.timeline(
+        [first, second], [vm], [], start=sample_rows.at(-100), end=sample_rows.NOW
+    )
     assert [s.phase for s in lanes[1].segments] == ["preparing", "training"]
     assert lanes[1].segments[0].x == 400.0
 
 
 def test_a_vm_that_never_ran_only_waited() -> None:
-    row = story.vm(1, "j", 0, -100, -90, "launch_failed")
+    row = sample_rows.vm(1, "j", 0, -100, -90, "launch_failed")
     row.running_at = None
-    vm = views.vm_view(row, [], now=story.NOW)
-    end = story.NOW + timedelta(0)
+    vm = views.vm_view(row, [], now=sample_rows.NOW)
+    end = sample_rows.NOW + timedelta(0)
     [lane] = chart.timeline(
-        [attempt_view(1, ended_at=story.at(-90))], [vm], [], start=story.at(-100), end=end
+        [attempt_view(1, ended_at=sample_rows.at(-90))],
+        [vm],
+        [],
+        start=sample_rows.at(-100),
+        end=end,
     )
     assert [(s.phase, s.width) for s in lane.segments] == [("waiting", 100.0)]

@@ -38,12 +38,12 @@ def test_settings_are_frozen(tmp_path: Path) -> None:
     ("name", "value"),
     [("PORT", "99999"), ("PORT", "x"), ("SYNC_EVERY_S", "0"), ("SILENT_AFTER_S", "-1")],
 )
-def test_a_bad_value_is_told_with_field_value_and_cure(name: str, value: str) -> None:
+def test_a_bad_value_is_told_with_field_value_and_hint(name: str, value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({f"SPOTHOP_MASTER_{name}": value}, {})
     assert caught.value.field == name.lower()
     assert str(caught.value).startswith(f"{name.lower()} = {value}: ")
-    assert f"SPOTHOP_MASTER_{name}" in caught.value.cure
+    assert f"SPOTHOP_MASTER_{name}" in caught.value.hint
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest() -> None:

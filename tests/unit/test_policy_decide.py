@@ -226,7 +226,7 @@ def test_the_more_notices_are_kept_the_fewer_saves_are_made(
 def test_the_interval_is_what_the_mean_hazard_over_it_asks_for(
     m: Measures, shape: float, age_s: float, mean_s: float
 ) -> None:
-    """Also where the danger rises steeply, where repeating the formula flips for ever."""
+    """Also where the hazard rises steeply, where repeating the formula flips for ever."""
     m, law = replace(m, backup_s=0.0), Weibull.of_mean(mean_s, shape)
     tau_s = next_insurance("notice-aware", m, step=0, age_s=age_s, hazard=law).tau_s
     assert tau_s is not None

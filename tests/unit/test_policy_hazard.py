@@ -77,7 +77,7 @@ def test_fit_counts_a_censored_life_as_exposure_only() -> None:
     assert fitted.rates[0] > 3 * fitted.rates[-1]
 
 
-def test_zones_of_different_danger_are_not_taken_for_an_effect_of_age() -> None:
+def test_zones_of_different_hazard_are_not_taken_for_an_effect_of_age() -> None:
     rng = random.Random(4)
     zones = [
         [(rng.expovariate(1 / m), True, 1.0) for _ in range(300)] for m in (600, 6_000, 60_000)
@@ -99,13 +99,13 @@ def test_vms_that_a_zone_takes_at_once_are_one_event() -> None:
     assert fit_by_age([weighed([*often, (60.0, True, 99)])], mttp_s=100) is not None
 
 
-def test_the_danger_by_age_needs_thirty_deaths() -> None:
+def test_the_hazard_by_age_needs_thirty_deaths() -> None:
     assert fit_by_age([[(60.0, True, 1.0)] * 29 + [(900.0, False, 1.0)] * 50], mttp_s=100) is None
     assert fit_by_age([[(60.0, True, 1.0)] * 30], mttp_s=100) is not None
     assert fit_by_age([[(0.0, True, 1.0)] * 30], mttp_s=100) is None
 
 
-def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
+def test_the_hazard_by_age_has_the_regions_shape_at_the_zones_level() -> None:
     """The bathtub of a maximum run time: calm for long, then all die."""
     rng = random.Random(3)
     lives = [(rng.uniform(0, 3_600), True, 1.0) for _ in range(40)]
@@ -115,10 +115,10 @@ def test_the_danger_by_age_has_the_regions_shape_at_the_zones_level() -> None:
     assert law is not None
     assert twice is not None
 
-    def danger(law: Piecewise, a: float, b: float) -> float:
+    def hazard(law: Piecewise, a: float, b: float) -> float:
         return mean_s * (law.cumulative(b) - law.cumulative(a)) / (b - a)
 
-    assert danger(law, 0, 3_600) > 1.5
-    assert danger(law, 10_000, 75_000) < 0.2
-    assert danger(law, 82_000, 86_400) > 5
-    assert danger(twice, 0, 3_600) == pytest.approx(2 * danger(law, 0, 3_600))
+    assert hazard(law, 0, 3_600) > 1.5
+    assert hazard(law, 10_000, 75_000) < 0.2
+    assert hazard(law, 82_000, 86_400) > 5
+    assert hazard(twice, 0, 3_600) == pytest.approx(2 * hazard(law, 0, 3_600))

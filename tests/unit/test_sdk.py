@@ -81,7 +81,7 @@ def test_a_name_stays_one_segment_of_the_path(name: str) -> None:
 def test_what_no_job_is_called_is_refused_unasked(name: str) -> None:
     with pytest.raises(ClientError, match="no job or VM can be called") as caught:
         client(_unasked).job(name)
-    assert "spothop jobs" in caught.value.cure
+    assert "spothop jobs" in caught.value.hint
 
 
 def test_what_cannot_be_sent_is_named() -> None:
@@ -103,7 +103,7 @@ def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ClientError, match=r"is not a URL|is not an http\(s\) URL") as caught:
         Client(url, "t")
     assert len(caught.value.message) < 400
-    assert "SPOTHOP_URL" in caught.value.cure
+    assert "SPOTHOP_URL" in caught.value.hint
 
 
 @pytest.mark.parametrize("url", ["http://[::1]:8900", "https://a_b.c-d:1/x/", "http://127.0.0.1"])
@@ -117,7 +117,7 @@ def test_what_is_a_url_is_taken(url: str) -> None:
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str, shown: str) -> None:
     with pytest.raises(ClientError, match=f"^the token holds {shown}, a char") as caught:
         Client("http://master", token)
-    assert "SPOTHOP_TOKEN" in caught.value.cure
+    assert "SPOTHOP_TOKEN" in caught.value.hint
 
 
 def _unasked(request: httpx.Request) -> httpx.Response:
@@ -130,23 +130,23 @@ def _unasked(request: httpx.Request) -> httpx.Response:
 def refused(handler: Handler) -> ClientError:
     with pytest.raises(ClientError) as caught:
         client(handler).jobs()
-    assert caught.value.cure
+    assert caught.value.hint
     return caught.value
 
 
 def test_a_refusal_of_the_master_keeps_its_words() -> None:
-    body = {"error": "no_such_job", "message": "no job 'x'", "cure": "`spothop jobs`", "field": "j"}
+    body = {"error": "no_such_job", "message": "no job 'x'", "hint": "`spothop jobs`", "field": "j"}
     error = refused(lambda request: httpx.Response(404, json=body))
     assert isinstance(error, ApiError)
     assert (error.status, error.error, error.field) == (404, "no_such_job", "j")
-    assert (error.message, error.cure) == ("no job 'x'", "`spothop jobs`")
+    assert (error.message, error.hint) == ("no job 'x'", "`spothop jobs`")
 
 
 def test_a_wrong_token_tells_where_tokens_come_from() -> None:
     body = {"error": "bad_token", "message": "the token is unknown"}
     error = refused(lambda request: httpx.Response(401, json=body))
     assert isinstance(error, ApiError)
-    assert "SPOTHOP_TOKEN" in error.cure
+    assert "SPOTHOP_TOKEN" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_is_no_master_is_called_so(answer: httpx.Response) -> None:
     error = refused(lambda request: answer)
     assert isinstance(error, NotSpothop)
     assert "not a spothop master" in error.message
-    assert "SPOTHOP_URL" in error.cure
+    assert "SPOTHOP_URL" in error.hint
 
 
 def test_a_redirect_names_where_it_leads() -> None:
@@ -190,7 +190,7 @@ def test_no_answer_tells_how_to_start_a_master() -> None:
     assert error.message == (
         "cannot reach the master at http://master:8900: [Errno 111] Connection refused"
     )
-    assert "spothop master" in error.cure
+    assert "spothop master" in error.hint
 
 
 def test_a_slow_answer_is_not_called_a_wrong_address() -> None:
@@ -201,7 +201,7 @@ def test_a_slow_answer_is_not_called_a_wrong_address() -> None:
 def test_what_is_no_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ClientError, match="URL") as caught:
         Client(url, None)
-    assert "SPOTHOP_URL" in caught.value.cure
+    assert "SPOTHOP_URL" in caught.value.hint
 
 
 def test_a_token_that_no_header_can_carry_is_refused() -> None:
@@ -369,7 +369,7 @@ def test_storage_that_is_not_reachable_from_here_says_so(tmp_path: Path) -> None
     found = {**detail(), "storage": {"url": f"file://{tmp_path}/nowhere", "options": {}}}
     with pytest.raises(ClientError, match="no such folder") as caught:
         client(lambda request: httpx.Response(200, json=found)).download("mnist", tmp_path / "to")
-    assert caught.value.cure
+    assert caught.value.hint
 
 
 # --- settings -----------------------------------------------------------------------------------

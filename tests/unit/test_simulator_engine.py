@@ -282,7 +282,7 @@ def test_policies_meet_the_same_lives() -> None:
 
 
 def test_a_job_that_makes_no_way_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 200)
+    monkeypatch.setattr("spothop.simulator.engine.MAX_LIVES", 200)
     hopeless = inputs(lives={"kind": "exponential", "mttp_s": 1}, trials=2)
     with pytest.raises(NeverFinishesError, match="2 of 2 trials are not done after 200 VMs"):
         one(hopeless, "none")

@@ -108,9 +108,9 @@ def jobs(folder: Path) -> st.SearchStrategy[dict[str, Any]]:
 @pytest.fixture
 def few_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that gets nowhere is given up sooner."""
-    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 30)
-    monkeypatch.setattr("spothop.simulator.schedule._MOST_ENTRIES", 20)
-    monkeypatch.setattr("spothop.simulator.lives._MOST_REFUSALS", 100)
+    monkeypatch.setattr("spothop.simulator.engine.MAX_LIVES", 30)
+    monkeypatch.setattr("spothop.simulator.schedule._MAX_ENTRIES", 20)
+    monkeypatch.setattr("spothop.simulator.lives._MAX_REFUSALS", 100)
 
 
 @settings(

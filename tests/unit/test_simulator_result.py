@@ -87,7 +87,7 @@ def test_on_demand_is_the_baseline() -> None:
 def test_a_policy_that_gets_nowhere_is_left_out_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 100)
+    monkeypatch.setattr("spothop.simulator.engine.MAX_LIVES", 100)
     short = {**PRESETS["thesis-117m"], "periodic_every": None, "notices_kept": 0, "trials": 2}
     result = run(make({**short, "policies": ["none", "static-51"]}))
     assert [o.row.policy for o in result.outcomes] == ["static-51"]
@@ -153,7 +153,7 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
 
 
 def test_the_report_has_every_table_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spothop.simulator.engine.MOST_LIVES", 500)
+    monkeypatch.setattr("spothop.simulator.engine.MAX_LIVES", 500)
     given = {**PRESETS["thesis-117m"], "trials": 2}
     text = page(run(make(given)))
     for told in ("computation", "5-95 %", "useful %", "published and simulated", "2.86"):

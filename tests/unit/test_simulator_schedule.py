@@ -101,7 +101,7 @@ def test_reach_counts_no_further_than_the_job(budget_s: float) -> None:
     assert got.tolist() == [40, 7]
 
 
-def test_a_schedule_by_age_is_denser_while_danger_is_high() -> None:
+def test_a_schedule_by_age_is_denser_while_hazard_is_high() -> None:
     law = Weibull.of_mean(3_600, 0.6)
     schedule = by_age("notice-aware", MEASURES, law, first_age_s=160, steps=10_000, every=NEVER)
     gaps = np.diff(schedule.after)

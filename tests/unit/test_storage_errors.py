@@ -24,7 +24,7 @@ from spothop.storage import (
     probe,
 )
 from spothop.storage.mapping import translate
-from spothop.storage.remote import MOST_PARTS, SMALLEST_PART, in_flight, part_size
+from spothop.storage.remote import MAX_PARTS, SMALLEST_PART, in_flight, part_size
 from spothop.wire import StorageSpec
 
 MIB = 1 << 20
@@ -78,12 +78,12 @@ def test_the_debug_dump_of_obstore_is_left_out() -> None:
         "az://container",
     ],
 )
-def test_a_bad_url_says_field_value_and_cure(url: str) -> None:
+def test_a_bad_url_says_field_value_and_hint(url: str) -> None:
     with pytest.raises(StorageBadUrl) as caught:
         open_store(StorageSpec(url=url))
     assert caught.value.field == "checkpoint.storage"
     assert caught.value.value == url
-    assert "s3://" in caught.value.cure
+    assert "s3://" in caught.value.hint
 
 
 @pytest.mark.parametrize("url", ["s3://[my-bucket]/x", "file:///tmp/%00x", "file://relative/x"])
@@ -140,7 +140,7 @@ class Overwriting:
 def test_probe_finds_a_store_without_conditional_create(tmp_path: Path) -> None:
     with pytest.raises(StorageUnsupported, match="conditional create") as caught:
         probe(Overwriting(FolderStore(tmp_path)))  # type: ignore[arg-type]
-    assert caught.value.cure
+    assert caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,7 +157,7 @@ def test_parts_suffice_and_memory_is_bounded(size: int) -> None:
     part = part_size(size)
     assert part >= SMALLEST_PART
     assert part % MIB == 0
-    assert -(-size // part) <= MOST_PARTS
+    assert -(-size // part) <= MAX_PARTS
     if size <= 480 * 1024 * MIB:
         assert part * (in_flight(part) + 1) <= 100 * MIB
     else:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spothop_master.core.states import IllegalTransition, JobEvent, JobState
-from spothop_master.store import leases, life
+from spothop_master.store import leases, transitions
 from spothop_master.store.db import MIGRATIONS, Database
 from spothop_master.store.schema import Base, Event, Job, User
 
@@ -119,7 +119,7 @@ def test_times_come_back_aware_and_naive_ones_are_refused(db: Database) -> None:
 def test_a_change_and_its_event_are_one(db: Database) -> None:
     with db.begin() as session:
         job = session.get_one(Job, "j1")
-        life.change(session, job, JobEvent.ALLOCATE, now=NOW, text="why", reason="r")
+        transitions.change(session, job, JobEvent.ALLOCATE, now=NOW, text="why", reason="r")
         assert (job.state, job.reason) == ("allocating", "r")
     with db.read() as session:
         (event,) = session.scalars(sa.select(Event))
@@ -132,8 +132,8 @@ def test_a_change_of_a_row_that_somebody_else_changed_is_stale(db: Database) -> 
         job = session.get_one(Job, "j1")
         other = sa.update(Job).values(state="running")
         session.execute(other.execution_options(synchronize_session=False))
-        with pytest.raises(life.StaleState):
-            life.change(session, job, JobEvent.ALLOCATE, now=NOW, text="")
+        with pytest.raises(transitions.StaleState):
+            transitions.change(session, job, JobEvent.ALLOCATE, now=NOW, text="")
     with db.read() as session:
         assert session.get_one(Job, "j1").state == "running"
         assert session.scalars(sa.select(Event)).all() == []
@@ -152,7 +152,7 @@ def test_refused_events_change_nothing(db: Database, events: list[JobEvent]) -> 
         for event in events:
             before = job.state
             try:
-                life.change(session, job, event, now=NOW, text="")
+                transitions.change(session, job, event, now=NOW, text="")
                 taken += 1
             except IllegalTransition:
                 assert job.state == before

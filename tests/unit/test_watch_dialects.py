@@ -30,7 +30,7 @@ class ScriptOver(Exception):
 
 
 @dataclass
-class World:
+class MasterHarness:
     """A scripted endpoint with its own time: sleeping moves the clock, nothing waits."""
 
     respond: Responder
@@ -59,22 +59,22 @@ class World:
         return [request.url.path for request in self.requests]
 
 
-def run(world: World, dialect: Dialect, *, vm_name: str | None = "vm-1") -> list[Notice]:
+def run(harness: MasterHarness, dialect: Dialect, *, vm_name: str | None = "vm-1") -> list[Notice]:
     seen: list[Notice] = []
 
     async def scenario() -> None:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(world.handle)) as client:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(harness.handle)) as client:
             try:
                 async for notice in watch(
                     dialect,
                     "http://metadata/",
                     vm_name=vm_name,
                     client=client,
-                    clock=lambda: world.now,
-                    sleep=world.sleep,
-                    wall=lambda: WALL + world.now - START,
+                    clock=lambda: harness.now,
+                    sleep=harness.sleep,
+                    wall=lambda: WALL + harness.now - START,
                     rng=random.Random(1),
-                    inform=world.told.append,
+                    inform=harness.told.append,
                 ):
                     seen.append(notice)
             except ScriptOver:
@@ -112,12 +112,12 @@ def action(time: str = IN_20_S_ISO, what: str = "terminate") -> httpx.Response:
 
 
 def test_aws_yields_one_notice_with_a_deadline() -> None:
-    world = World(aws(httpx.Response(404), httpx.Response(404), action()))
-    (notice,) = run(world, Dialect.AWS)
+    harness = MasterHarness(aws(httpx.Response(404), httpx.Response(404), action()))
+    (notice,) = run(harness, Dialect.AWS)
     assert notice.kind == "terminate"
     assert notice.event == f"terminate@{IN_20_S_ISO}"
     assert notice.deadline_monotonic == START + 20.0
-    assert world.slept == [1.0] * 8
+    assert harness.slept == [1.0] * 8
 
 
 def test_aws_renews_the_token_when_it_is_refused_and_asks_again_at_once() -> None:
@@ -127,29 +127,31 @@ def test_aws_renews_the_token_when_it_is_refused_and_asks_again_at_once() -> Non
     def respond(request: httpx.Request) -> Answer:
         return refused.pop() if request.url.path == ACTION and refused else inner(request)
 
-    world = World(respond, polls=1)
-    assert len(run(world, Dialect.AWS)) == 1
-    assert world.paths()[:4] == [TOKEN, ACTION, TOKEN, ACTION]
+    harness = MasterHarness(respond, polls=1)
+    assert len(run(harness, Dialect.AWS)) == 1
+    assert harness.paths()[:4] == [TOKEN, ACTION, TOKEN, ACTION]
 
 
 def test_aws_sends_no_request_without_a_token() -> None:
-    world = World(lambda request: httpx.Response(403), polls=3)
-    assert run(world, Dialect.AWS) == []
-    assert set(world.paths()) == {TOKEN}
+    harness = MasterHarness(lambda request: httpx.Response(403), polls=3)
+    assert run(harness, Dialect.AWS) == []
+    assert set(harness.paths()) == {TOKEN}
 
 
 def test_aws_backs_off_when_it_is_throttled_and_sees_the_notice_after() -> None:
-    world = World(aws(httpx.Response(503), httpx.Response(503), httpx.Response(503), action()))
-    assert len(run(world, Dialect.AWS)) == 1
-    assert world.slept[2] > 1.0
-    assert world.slept[3:] == [1.0] * 5
+    harness = MasterHarness(
+        aws(httpx.Response(503), httpx.Response(503), httpx.Response(503), action())
+    )
+    assert len(run(harness, Dialect.AWS)) == 1
+    assert harness.slept[2] > 1.0
+    assert harness.slept[3:] == [1.0] * 5
 
 
 def test_aws_tells_of_a_rebalance_recommendation_once_and_makes_no_notice_of_it() -> None:
     recommendation = httpx.Response(200, json={"noticeTime": "2026-05-01T11:59:00Z"})
-    world = World(aws(httpx.Response(404), rebalance=recommendation), polls=12)
-    assert run(world, Dialect.AWS) == []
-    assert world.told == ["AWS recommends to rebalance (emitted 2026-05-01T11:59:00Z)"]
+    harness = MasterHarness(aws(httpx.Response(404), rebalance=recommendation), polls=12)
+    assert run(harness, Dialect.AWS) == []
+    assert harness.told == ["AWS recommends to rebalance (emitted 2026-05-01T11:59:00Z)"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_aws_tells_of_a_rebalance_recommendation_once_and_makes_no_notice_of_it(
 def test_aws_times_that_make_no_sense_still_make_a_notice(
     time: str, deadline: float | None
 ) -> None:
-    (notice,) = run(World(aws(action(time))), Dialect.AWS)
+    (notice,) = run(MasterHarness(aws(action(time))), Dialect.AWS)
     assert notice.deadline_monotonic == deadline
 
 
@@ -202,38 +204,38 @@ def azure(*answers: Answer, name: str = "vm-1", acknowledged: int = 200) -> Resp
 
 def test_azure_yields_one_notice_although_the_event_is_shown_until_the_end() -> None:
     started = event(EventStatus="Started", NotBefore="")
-    world = World(azure(events(), events(event()), events(started)))
-    (notice,) = run(world, Dialect.AZURE)
+    harness = MasterHarness(azure(events(), events(event()), events(started)))
+    (notice,) = run(harness, Dialect.AZURE)
     assert (notice.event, notice.kind) == ("E1", "preempt")
     assert notice.deadline_monotonic == START + 20.0
 
 
 def test_azure_event_without_a_time_has_no_deadline() -> None:
-    (notice,) = run(World(azure(events(event(NotBefore="")))), Dialect.AZURE)
+    (notice,) = run(MasterHarness(azure(events(event(NotBefore="")))), Dialect.AZURE)
     assert notice.deadline_monotonic is None
 
 
 def test_azure_leaves_events_of_other_vms_alone() -> None:
-    world = World(azure(events(event(Resources=["vm-2"]))))
-    assert run(world, Dialect.AZURE) == []
+    harness = MasterHarness(azure(events(event(Resources=["vm-2"]))))
+    assert run(harness, Dialect.AZURE) == []
 
 
 def test_azure_tells_of_other_events_of_this_vm_once() -> None:
-    world = World(azure(events(event(EventType="Freeze"))))
-    assert run(world, Dialect.AZURE) == []
-    assert len(world.told) == 1
-    assert "Freeze" in world.told[0]
+    harness = MasterHarness(azure(events(event(EventType="Freeze"))))
+    assert run(harness, Dialect.AZURE) == []
+    assert len(harness.told) == 1
+    assert "Freeze" in harness.told[0]
 
 
 def test_azure_asks_the_endpoint_for_the_name_of_this_vm() -> None:
-    world = World(azure(events(event(Resources=["VM-7"])), name="vm-7"))
-    assert len(run(world, Dialect.AZURE, vm_name=None)) == 1
+    harness = MasterHarness(azure(events(event(Resources=["VM-7"])), name="vm-7"))
+    assert len(run(harness, Dialect.AZURE, vm_name=None)) == 1
 
 
 def test_azure_gives_the_first_call_two_minutes_and_the_others_two_seconds() -> None:
-    world = World(azure(httpx.ReadTimeout("switching on"), events(), events()), polls=4)
-    run(world, Dialect.AZURE)
-    timeouts = [r.extensions["timeout"]["read"] for r in world.requests]
+    harness = MasterHarness(azure(httpx.ReadTimeout("switching on"), events(), events()), polls=4)
+    run(harness, Dialect.AZURE)
+    timeouts = [r.extensions["timeout"]["read"] for r in harness.requests]
     assert timeouts[:3] == [130.0, 130.0, 2.0]
 
 
@@ -248,15 +250,15 @@ def test_azure_looks_for_the_name_while_the_first_call_blocks() -> None:
             await name_asked.wait()  # would never come if the first call blocked all else
             return events(event())
 
-        world = World(lambda request: events())
+        harness = MasterHarness(lambda request: events())
         async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
             watcher = watch(
                 Dialect.AZURE,
                 "http://metadata",
                 vm_name=None,
                 client=client,
-                clock=lambda: world.now,
-                sleep=world.sleep,
+                clock=lambda: harness.now,
+                sleep=harness.sleep,
             )
             async for notice in watcher:
                 return [notice.event]
@@ -265,16 +267,16 @@ def test_azure_looks_for_the_name_while_the_first_call_blocks() -> None:
     assert asyncio.run(asyncio.wait_for(scenario(), 5)) == ["E1"]
 
 
-def acknowledged(world: World) -> bool:
+def acknowledged(harness: MasterHarness) -> bool:
     async def scenario() -> bool:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(world.handle)) as client:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(harness.handle)) as client:
             watcher = watch(
                 Dialect.AZURE,
                 "http://metadata",
                 vm_name="vm-1",
                 client=client,
-                clock=lambda: world.now,
-                sleep=world.sleep,
+                clock=lambda: harness.now,
+                sleep=harness.sleep,
             )
             async for notice in watcher:
                 return await acknowledge(notice)
@@ -284,9 +286,9 @@ def acknowledged(world: World) -> bool:
 
 
 def test_azure_acknowledges_with_a_start_request() -> None:
-    world = World(azure(events(event())))
-    assert acknowledged(world) is True
-    post = world.requests[-1]
+    harness = MasterHarness(azure(events(event())))
+    assert acknowledged(harness) is True
+    post = harness.requests[-1]
     assert (post.method, post.url.path) == ("POST", EVENTS)
     assert json.loads(post.content) == {"StartRequests": [{"EventId": "E1"}]}
 
@@ -295,9 +297,9 @@ def test_azure_acknowledges_with_a_start_request() -> None:
 def test_azure_acknowledgement_that_is_refused_gives_up_after_a_few_tries(
     status: int, tries: int
 ) -> None:
-    world = World(azure(events(event()), acknowledged=status))
-    assert acknowledged(world) is False
-    assert [r.method for r in world.requests].count("POST") == tries
+    harness = MasterHarness(azure(events(event()), acknowledged=status))
+    assert acknowledged(harness) is False
+    assert [r.method for r in harness.requests].count("POST") == tries
 
 
 # --- GCP ----------------------------------------------------------------------------------------
@@ -321,35 +323,35 @@ def value(text: str, etag: str | None = "e1") -> httpx.Response:
 
 
 def test_gcp_asks_plainly_first_and_then_waits_for_a_change_of_that_etag() -> None:
-    world = World(gcp(value("FALSE", "e1"), value("TRUE", "e2"), value("TRUE", "e2")))
-    (notice,) = run(world, Dialect.GCP)
+    harness = MasterHarness(gcp(value("FALSE", "e1"), value("TRUE", "e2"), value("TRUE", "e2")))
+    (notice,) = run(harness, Dialect.GCP)
     assert (notice.kind, notice.deadline_monotonic) == ("preempt", None)
-    assert dict(world.requests[0].url.params) == {}
-    assert dict(world.requests[1].url.params) == {
+    assert dict(harness.requests[0].url.params) == {}
+    assert dict(harness.requests[1].url.params) == {
         "wait_for_change": "true",
         "timeout_sec": "60",
         "last_etag": "e1",
     }
-    assert world.requests[1].extensions["timeout"]["read"] > 60
-    assert world.requests[2].url.params["last_etag"] == "e2"
+    assert harness.requests[1].extensions["timeout"]["read"] > 60
+    assert harness.requests[2].url.params["last_etag"] == "e2"
 
 
 def test_gcp_sees_a_flip_that_came_before_the_first_request() -> None:
-    assert len(run(World(gcp(value("TRUE"))), Dialect.GCP)) == 1
+    assert len(run(MasterHarness(gcp(value("TRUE"))), Dialect.GCP)) == 1
 
 
 def test_gcp_retries_503_and_starts_over_with_a_plain_get() -> None:
-    world = World(gcp(value("FALSE"), httpx.Response(503), value("TRUE", "e2")))
-    assert len(run(world, Dialect.GCP)) == 1
-    assert len(world.slept) == 1
-    assert dict(world.requests[2].url.params) == {}
+    harness = MasterHarness(gcp(value("FALSE"), httpx.Response(503), value("TRUE", "e2")))
+    assert len(run(harness, Dialect.GCP)) == 1
+    assert len(harness.slept) == 1
+    assert dict(harness.requests[2].url.params) == {}
 
 
 @pytest.mark.parametrize("etag", [None, "e1"], ids=["no etag", "long poll answered at once"])
 def test_gcp_never_spins(etag: str | None) -> None:
-    world = World(lambda request: value("FALSE", etag), polls=5)
-    run(world, Dialect.GCP)
-    assert len(world.requests) <= len(world.slept) + 1
+    harness = MasterHarness(lambda request: value("FALSE", etag), polls=5)
+    run(harness, Dialect.GCP)
+    assert len(harness.requests) <= len(harness.slept) + 1
 
 
 # --- all ----------------------------------------------------------------------------------------
@@ -380,5 +382,7 @@ def test_no_odd_answer_ends_a_watcher_or_hides_the_notice_after_it(
     dialect: Dialect, odd: list[Answer]
 ) -> None:
     left = list(odd)
-    world = World(lambda request: left.pop() if left else NOTICE[dialect](request), polls=20)
-    assert len(run(world, dialect)) == 1
+    harness = MasterHarness(
+        lambda request: left.pop() if left else NOTICE[dialect](request), polls=20
+    )
+    assert len(run(harness, dialect)) == 1

@@ -29,7 +29,7 @@ from spothop.storage import (
 )
 from spothop.wire import SaveKind
 
-_MOST_RACES = 100
+_MAX_RACES = 100
 _READERS = 16
 _AT_ONCE = 64  # entries that are read before it is asked whether there are enough
 
@@ -92,7 +92,7 @@ class Chain:
     def fence(self, attempt: int) -> Entry:
         """Write this attempt's fence, or return it when it is there. Raises `Fenced`."""
         entry_id = uuid.uuid4().hex
-        for _ in range(_MOST_RACES):
+        for _ in range(_MAX_RACES):
             top, newest = self._top()
             if newest is not None and newest.attempt > attempt:
                 raise Fenced(self.job, attempt, newest.attempt)
@@ -137,7 +137,7 @@ class Chain:
         if entry_id is not None and (there := self.find(attempt, entry_id)) is not None:
             return there
         entry_id = entry_id or uuid.uuid4().hex
-        for _ in range(_MOST_RACES):
+        for _ in range(_MAX_RACES):
             newest = self._newest_of(attempt)
             entry = Entry(
                 n=newest.n + 1,
@@ -207,7 +207,7 @@ class Chain:
         if newest.n < top:
             raise ChainDamaged(
                 f"entry {top} of job {self.job!r} is unreadable and may fence attempt {attempt}",
-                cure="a new attempt fences above it and goes on",
+                hint="a new attempt fences above it and goes on",
             )
         return newest
 
@@ -234,7 +234,7 @@ class Chain:
                 return entry
         raise ChainDamaged(
             f"attempt {attempt} of job {self.job!r} has entries but no readable fence",
-            cure="start a new attempt",
+            hint="start a new attempt",
         )
 
     def _own(self, attempt: int) -> Iterator[Entry]:
@@ -251,4 +251,4 @@ class Chain:
                         return
 
     def _too_many_races(self) -> StorageUnavailable:
-        return StorageUnavailable(f"lost {_MOST_RACES} races for the chain of job {self.job!r}")
+        return StorageUnavailable(f"lost {_MAX_RACES} races for the chain of job {self.job!r}")

@@ -31,7 +31,7 @@ class DataFolder(NamedTuple):
 def job_prefix(job: str) -> str:
     """`jobs/<job>`; raises `StorageError` when the id cannot be one segment of a key."""
     if not _JOB.fullmatch(job):
-        raise StorageError(f"{job!r} is no job id", cure="use letters, digits, '.', '_' and '-'")
+        raise StorageError(f"{job!r} is no job id", hint="use letters, digits, '.', '_' and '-'")
     return f"jobs/{job}"
 
 

@@ -79,7 +79,7 @@ def fetch_tree(
     """
     store, found = _look(spec)
     if not found:
-        raise ObjectMissing(f"nothing at {spec.url!r}", cure="check the URL of the data")
+        raise ObjectMissing(f"nothing at {spec.url!r}", hint="check the URL of the data")
     wanted = [(info, info.key) for info in found]
     return _fetch_all(store, wanted, target, on_progress, again=False)
 
@@ -111,7 +111,7 @@ def _look(spec: StorageSpec) -> tuple[ObjectStore, list[ObjectInfo]]:
         if error.retryable:
             raise
         raise ObjectMissing(
-            f"nothing at {spec.url!r}: {(missing or error).message}", cure="check the URL"
+            f"nothing at {spec.url!r}: {(missing or error).message}", hint="check the URL"
         ) from error
 
 

@@ -74,7 +74,7 @@ def send_file(store: ObjectStore, key: str, item: Source, progress: Progress) ->
         raise SourceChanged(
             f"{str(item.file)!r} changed during its upload: {item.size} bytes before, "
             f"{after.st_size} after",
-            cure="save under another name and hand that to backup()",
+            hint="save under another name and hand that to backup()",
         )
     return FileRecord(item.path, item.size, sha256, key)
 
@@ -138,7 +138,7 @@ def _resolved(top: Path, path: Path) -> Path:
         raise UnsafePath(f"{str(path)!r} leads nowhere: {error}") from error
     if not real.is_relative_to(top):
         raise UnsafePath(
-            f"the link {str(path)!r} leads out of {str(top)!r}", cure="copy what it points to"
+            f"the link {str(path)!r} leads out of {str(top)!r}", hint="copy what it points to"
         )
     return real
 
@@ -146,5 +146,5 @@ def _resolved(top: Path, path: Path) -> Path:
 def _file(path: str, file: Path) -> Source:
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise UnsafePath(f"{str(file)!r} is neither a file nor a directory", cure="save files only")
+        raise UnsafePath(f"{str(file)!r} is neither a file nor a directory", hint="save files only")
     return Source(path, file, status.st_size)

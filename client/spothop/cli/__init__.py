@@ -1,4 +1,4 @@
-"""The command line: `spothop --help`. Errors go to stderr as `error: ...` and `cure: ...`.
+"""The command line: `spothop --help`. Errors go to stderr as `error: ...` and `hint: ...`.
 
 Exit codes: 0 success; 1 failure, or a followed job that did not succeed; 2 wrong usage; 130 Ctrl-C.
 """
@@ -84,10 +84,10 @@ def report_known(error: Exception) -> bool:
 
     if isinstance(error, JobFileError):
         for problem in error.problems:
-            report(str(problem), problem.cure)
+            report(str(problem), problem.hint)
         return True
     if isinstance(error, (BundleError, ClientError)):
-        report(error.message, error.cure)
+        report(error.message, error.hint)
         return True
     if isinstance(error, OSError):
         report(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))

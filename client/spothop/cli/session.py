@@ -61,8 +61,8 @@ def session_of(context: typer.Context) -> Session:
     return session
 
 
-def report(error: str, cure: str = "") -> None:
+def report(error: str, hint: str = "") -> None:
     """An error as every command prints it."""
     typer.echo(f"error: {error}", err=True)
-    if cure:
-        typer.echo(f"cure: {cure}", err=True)
+    if hint:
+        typer.echo(f"hint: {hint}", err=True)

@@ -18,7 +18,7 @@ Q_CAP = 0.98
 
 _FARTHEST = 10**15  # steps; keeps at_step within 64 bits
 _SETTLED = 1.001  # of an interval and the one that the mean hazard over it asks for
-_MOST_HALVINGS = 200
+_MAX_HALVINGS = 200
 _LEAST_HAZARD = 0.01  # of 1 / MTTP: a bin without deaths must not switch insurance off
 
 
@@ -36,7 +36,7 @@ def next_insurance(
 ) -> InsuranceDecision:
     """When to save next, `step` being the newest saved or restored step.
 
-    `age_s` (since the VM runs) and `hazard` together let `notice-aware` follow the danger of this
+    `age_s` (since the VM runs) and `hazard` together let `notice-aware` follow the hazard of this
     age. Raises UnknownPolicy. Never answers NaN: negative figures count as 0.
     """
     name, every = parse(policy)
@@ -54,9 +54,9 @@ def next_insurance(
         return _never(name, m, f"off, because {rule.reason}")
     if name != "notice-aware":
         return _after(name, m, step, intervals.thesis(m.save_s, m.mttp_s, m.restart_s))
-    tau_s, danger = _notice_aware(m, age_s, hazard)
+    tau_s, ratio = _notice_aware(m, age_s, hazard)
     decision = _after(name, m, step, tau_s)
-    return decision if danger is None else replace(decision, age_s=age_s, danger=danger)
+    return decision if ratio is None else replace(decision, age_s=age_s, hazard_ratio=ratio)
 
 
 def emergency(m: Measures) -> EmergencyDecision:
@@ -128,14 +128,14 @@ def _settled(guess_s: float, answer: Callable[[float], float]) -> float:
     """The interval that is its own answer.
 
     By halving a bracket: repeating alone flips for ever between a long and a short interval where
-    the danger rises, for the longer one sees more of it.
+    the hazard rises, for the longer one sees more of it.
     """
     low, high = sorted((max(guess_s, intervals.TINY_S), max(answer(guess_s), intervals.TINY_S)))
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(_MAX_HALVINGS):
         if high >= intervals.LONGEST_S or answer(high) <= high:
             break
         low, high = high, 2 * high
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(_MAX_HALVINGS):
         if low <= intervals.TINY_S or answer(low) >= low:
             break
         low, high = low / 2, low

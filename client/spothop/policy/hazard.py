@@ -1,4 +1,4 @@
-"""How the danger of a preemption depends on the age of a VM.
+"""How the hazard of a preemption depends on the age of a VM.
 
 Real lives are not exponential: young VMs die more (Weibull shapes of 0.57 to 0.79 on AWS), and VMs
 with a maximum run time die at its end (the bathtub of Google's preemptible VMs, Kadupitiya et al.
@@ -17,8 +17,8 @@ from typing import Protocol
 
 _LARGEST = 700.0  # e to it is still a float
 FEWEST_DEATHS = 30
-"""Preemptions, at different moments, from which the danger of an age is told from chance."""
-_DEATHS_A_BIN, _MOST_BINS, _EVEN_BINS = 10, 8, 8
+"""Preemptions, at different moments, from which the hazard of an age is told from chance."""
+_DEATHS_A_BIN, _MAX_BINS, _EVEN_BINS = 10, 8, 8
 
 
 class Hazard(Protocol):
@@ -93,7 +93,7 @@ def weighed(lives: Iterable[tuple[float, bool, Hashable]]) -> list[Seen]:
 def fit_by_age(
     zones: Iterable[Iterable[Seen]], *, mttp_s: float, prior_deaths: float = 3.0
 ) -> Piecewise | None:
-    """How the danger depends on the age in the lives of a region, at the level of `mttp_s`.
+    """How the hazard depends on the age in the lives of a region, at the level of `mttp_s`.
 
     Takes `weighed` lives by zone; one that was not ended by a preemption is exposure only. Each bin
     has the deaths in it over those that the zones' own rates make expect, drawn to 1 by
@@ -110,7 +110,7 @@ def fit_by_age(
     if events < FEWEST_DEATHS * (1 - 1e-9) or died[-1][0] <= 0:
         return None
     longest_s = died[-1][0]
-    bins = int(min(_MOST_BINS, events // _DEATHS_A_BIN))
+    bins = int(min(_MAX_BINS, events // _DEATHS_A_BIN))
     edges = {0.0, *(died[len(died) * i // bins][0] for i in range(1, bins))}
     edges |= {longest_s * i / _EVEN_BINS for i in range(1, _EVEN_BINS)}
     ages = sorted(edges)

@@ -62,7 +62,7 @@ class InsuranceDecision:
     """Why there is no interval, or what else moved it."""
     age_s: float | None = None
     """Of the VM, where its age counted."""
-    danger: float | None = None
+    hazard_ratio: float | None = None
     """Mean hazard over the interval at this age, in units of 1 / MTTP."""
 
     @property
@@ -80,9 +80,9 @@ class InsuranceDecision:
             parts.append(f"restart {duration(m.restart_s)}")
         elif self.policy == "notice-aware":
             parts.append(f"notice kept {100 * m.notice_kept:.0f} %")
-        if self.danger is not None and self.age_s is not None:
+        if self.hazard_ratio is not None and self.age_s is not None:
             age = duration(self.age_s)
-            parts.append(f"danger {self.danger:.2g} times the mean at the VM's age of {age}")
+            parts.append(f"hazard {self.hazard_ratio:.2g} times the mean at the VM's age of {age}")
         if self.policy == "notice-aware" and m.failure_s is not None:
             parts.append(f"a failure each {duration(m.failure_s)}")
         if self.because:

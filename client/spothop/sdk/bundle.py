@@ -24,12 +24,12 @@ LARGEST_SHOWN = 5
 
 
 class BundleError(Exception):
-    """The directory cannot be packed; `cure` is the way out."""
+    """The directory cannot be packed; `hint` is the way out."""
 
-    def __init__(self, message: str, cure: str) -> None:
+    def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.message = message
-        self.cure = cure
+        self.hint = hint
 
 
 @dataclass(frozen=True, kw_only=True)

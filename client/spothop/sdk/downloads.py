@@ -46,7 +46,7 @@ def fetch(storage: StorageSpec, job: str, to: Path) -> Downloaded:
         _disclaim(to)
         raise ClientError(
             error.message,
-            error.cure or "storage is read from this machine: check its credentials and network",
+            error.hint or "storage is read from this machine: check its credentials and network",
         ) from None
     if restored.entry is None and not outputs:
         _disclaim(to)

@@ -1,4 +1,4 @@
-"""What can go wrong between a user and the master. Every error has a message and a cure.
+"""What can go wrong between a user and the master. Every error has a message and a hint.
 
 ClientError
 |-- Unreachable     no answer: wrong address, master down, network
@@ -12,10 +12,10 @@ from __future__ import annotations
 class ClientError(Exception):
     """The fact, and the way out."""
 
-    def __init__(self, message: str, cure: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.cure = cure
+        self.hint = hint
 
 
 class Unreachable(ClientError):
@@ -30,9 +30,9 @@ class ApiError(ClientError):
     """The master refused; `error` is its stable name for the reason."""
 
     def __init__(
-        self, message: str, cure: str = "", *, status: int, error: str, field: str | None = None
+        self, message: str, hint: str = "", *, status: int, error: str, field: str | None = None
     ) -> None:
-        super().__init__(message, cure)
+        super().__init__(message, hint)
         self.status = status
         self.error = error
         self.field = field

@@ -31,7 +31,7 @@ class Http:
         strange = next((c for c in token or "" if not (c.isascii() and c.isprintable())), None)
         if strange is not None:
             raise ClientError(
-                f"the token holds {strange!r}, a character that no token has", _TOKEN_CURE
+                f"the token holds {strange!r}, a character that no token has", _TOKEN_HINT
             )
         self._client = httpx.Client(
             base_url=self.url + "/api/v1",
@@ -78,7 +78,7 @@ class Http:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         except httpx.DecodingError as error:
-            raise NotSpothop(f"the answer of {self.url} is garbled: {error}", _URL_CURE) from None
+            raise NotSpothop(f"the answer of {self.url} is garbled: {error}", _URL_HINT) from None
         if answer.is_success or answer.status_code in allow:
             return answer
         raise self._refusal(answer)
@@ -107,10 +107,10 @@ class Http:
             problem = Problem.model_validate_json(answer.content)
         except ValidationError:
             return self._not_spothop(answer)
-        cure = problem.cure or (_TOKEN_CURE if answer.status_code == 401 else "")
+        hint = problem.hint or (_TOKEN_HINT if answer.status_code == 401 else "")
         return ApiError(
             problem.message,
-            cure,
+            hint,
             status=answer.status_code,
             error=problem.error,
             field=problem.field,
@@ -129,7 +129,7 @@ class Http:
             )
         return NotSpothop(
             f"{what}: not a spothop master that this client understands",
-            f"{_URL_CURE}; or install the client version that the master has",
+            f"{_URL_HINT}; or install the client version that the master has",
         )
 
 
@@ -142,15 +142,15 @@ def _check_url(url: str) -> None:
         _ = urlsplit(url).port
         parsed.raw_host.decode("ascii").encode("idna")
     except (httpx.InvalidURL, ValueError) as error:
-        raise ClientError(f"{shown} is not a URL: {error}", _URL_CURE) from None
+        raise ClientError(f"{shown} is not a URL: {error}", _URL_HINT) from None
     if not usable:
-        raise ClientError(f"{shown} is not an http(s) URL", _URL_CURE)
+        raise ClientError(f"{shown} is not an http(s) URL", _URL_HINT)
 
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = 200
-_URL_CURE = "set SPOTHOP_URL to the master's address, such as http://127.0.0.1:8900"
-_TOKEN_CURE = (
+_URL_HINT = "set SPOTHOP_URL to the master's address, such as http://127.0.0.1:8900"
+_TOKEN_HINT = (
     "set SPOTHOP_TOKEN; a local master wrote its token to <home>/master/admin.token, "
     "used by itself when SPOTHOP_URL is not set"
 )

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-MOST_LIVES = 20_000
+MAX_LIVES = 20_000
 """A trial that takes more VMs than this gets nowhere."""
 
 
@@ -118,10 +118,10 @@ def simulate(inputs: Inputs, arm: Arm, lives: Lives) -> Trials:
     run = _Run(inputs, arm, lives)
     k = 0
     while len(run.trial):
-        if k >= MOST_LIVES:
+        if k >= MAX_LIVES:
             raise NeverFinishesError(
                 f"{arm.name}: {len(run.trial)} of {inputs.trials} trials are not done after "
-                f"{MOST_LIVES} VMs; VMs live too short for this interval. Let it save more often "
+                f"{MAX_LIVES} VMs; VMs live too short for this interval. Let it save more often "
                 "(periodic_every, another policy), or leave this policy out"
             )
         run.live(k)

@@ -122,7 +122,7 @@ class Strict(BaseModel):
 
 
 class ExponentialSpec(Strict):
-    """Constant danger; what the injector does."""
+    """Constant hazard; what the injector does."""
 
     kind: Literal["exponential"] = "exponential"
     mttp_s: Lives
@@ -221,7 +221,7 @@ class Inputs(Strict):
     mid_step: bool = False
     """Emergency saves do not wait for the end of the step (science: needs a consistent copy)."""
     hazard: bool = True
-    """`notice-aware` follows the danger of a VM's age where lives are not exponential."""
+    """`notice-aware` follows the hazard of a VM's age where lives are not exponential."""
     knowledge: Literal["exact", "learned"] = "exact"
     """The policies know the true MTTP and share of notices, or learn them from their trial."""
     prior_mttp_s: Life = 10_800.0

@@ -34,7 +34,7 @@ Ints = NDArray[np.int64]
 
 _FIT_SAMPLES = 20_000
 _SEEN = 1_000
-"""Lives from which the danger by age is fitted, as the master does it."""
+"""Lives from which the hazard by age is fitted, as the master does it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Lives(Protocol):
         """The true mean life of the k-th VM, from running to kill."""
 
     def hazard(self, zone: int = 0) -> Hazard | None:
-        """How danger depends on age; None where it does not, or is unknown."""
+        """How hazard depends on age; None where it does not, or is unknown."""
 
     def start(self, trials: int, seed: int, latency_s: float) -> None:
         """Called once before a run; `latency_s` is the mean allocation time."""
@@ -124,7 +124,7 @@ def _parametric(spec: ExponentialSpec | WeibullSpec) -> Drawn:
         lives: Floats = (-np.log1p(-u)) ** (1 / shape) * (means[min(k, len(means) - 1)] / scale)
         return lives
 
-    # one shape of danger for all VMs only where they have one mean
+    # one shape of hazard for all VMs only where they have one mean
     law = _by_age(draw, means[0]) if shape != 1 and len(means) == 1 else None
     return Drawn(means, draw, law)
 
@@ -281,7 +281,7 @@ class Zones:
         zone = np.zeros_like(trial)
         ends = np.zeros_like(at)
         todo = np.arange(len(at))
-        for attempt in range(_MOST_REFUSALS):
+        for attempt in range(_MAX_REFUSALS):
             at[todo], zone[todo], ends[todo] = self._next(
                 at[todo], last[todo] if attempt == 0 else np.full(len(todo), -1)
             )
@@ -332,7 +332,7 @@ class Zones:
         return spent
 
 
-_MOST_REFUSALS = 10_000
+_MAX_REFUSALS = 10_000
 _SCOUTS = 40
 _SCOUTED = 25
 """VMs that each scout holds, one after the other."""

@@ -15,7 +15,7 @@ from spothop.simulator.inputs import Inputs
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Means over the trials; overhead and saving as fractions of the on-demand run."""
+    """LaunchContext over the trials; overhead and saving as fractions of the on-demand run."""
 
     policy: str
     overhead: float

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 NEVER = 10**15
 """An interval of steps that no job reaches."""
 
-_MOST_ENTRIES = 4_000
+_MAX_ENTRIES = 4_000
 
 
 class Schedule(Protocol):
@@ -115,7 +115,7 @@ def by_age(
     """Asks the policy save by save, as the master does, at the ages that mean latencies give."""
     after: list[int] = []
     done, age_s, gap = 0, first_age_s, 1
-    while done < steps and len(after) < _MOST_ENTRIES:
+    while done < steps and len(after) < _MAX_ENTRIES:
         decision = next_insurance(policy, m, step=done, age_s=age_s, hazard=hazard)
         if decision.at_step is None:
             return ByAge(np.array([NEVER]), NEVER, every)

@@ -26,11 +26,11 @@ class StorageError(Exception):
     """Trying the same again later can help. Nobody in this package retries: the caller does."""
 
     def __init__(
-        self, message: str, *, cure: str = "", field: str | None = None, value: str | None = None
+        self, message: str, *, hint: str = "", field: str | None = None, value: str | None = None
     ) -> None:
-        super().__init__(f"{message}; {cure}" if cure else message)
+        super().__init__(f"{message}; {hint}" if hint else message)
         self.message = message
-        self.cure = cure
+        self.hint = hint
         self.field = field
         self.value = value
 

@@ -135,7 +135,7 @@ class FolderStore:
 
     def _away(self) -> StorageUnavailable:
         return StorageUnavailable(
-            f"the folder of {self.url} is gone", cure="mount it, or put it back"
+            f"the folder of {self.url} is gone", hint="mount it, or put it back"
         )
 
     def _path(self, key: str) -> Path:

@@ -36,7 +36,7 @@ def mapped(url: str, key: str, *, writing: bool = False) -> Iterator[None]:
         raise
     except (obs.BaseError, OSError, ValueError) as error:
         if writing and isinstance(error, FileNotFoundError):
-            raise StorageBadUrl(f"{url} does not exist", cure="create it or correct it") from error
+            raise StorageBadUrl(f"{url} does not exist", hint="create it or correct it") from error
         raise translate(error, url, key) from error
 
 
@@ -48,7 +48,7 @@ def translate(error: Exception, url: str, key: str) -> StorageError:
     if isinstance(error, (FileExistsError, obs.AlreadyExistsError, obs.PreconditionError)):
         return ObjectExists(f"there is already an object {where}")
     if isinstance(error, (PermissionError, obs.PermissionDeniedError, obs.UnauthenticatedError)):
-        return StorageDenied(f"access denied to {where}: {_first_line(error)}", cure=_CREDENTIALS)
+        return StorageDenied(f"access denied to {where}: {_first_line(error)}", hint=_CREDENTIALS)
     if isinstance(error, obs.NotSupportedError):
         return StorageUnsupported(f"the store cannot do this to {where}: {_first_line(error)}")
     if isinstance(error, OSError):
@@ -64,7 +64,7 @@ def _from_system(error: OSError, where: str) -> StorageError:
             return StorageDenied(f"the file system of {where} is read-only")
         case errno.ENOSPC | errno.EDQUOT:
             return StorageUnavailable(
-                f"no space left for {where}", cure="free some, or use another store"
+                f"no space left for {where}", hint="free some, or use another store"
             )
         case errno.ENAMETOOLONG | errno.ENOTDIR | errno.ELOOP:
             return StorageBadUrl(f"{where} is not usable: {error.strerror}")
@@ -82,7 +82,7 @@ def _from_answer(error: Exception, where: str) -> StorageError:
     status = _STATUS.search(text)
     code = status.group(1) if status else ""
     if code in {"401", "403"} or "credential" in text.lower():
-        return StorageDenied(f"access denied to {where}: {text}", cure=_CREDENTIALS)
+        return StorageDenied(f"access denied to {where}: {text}", hint=_CREDENTIALS)
     if code.startswith("4") and code not in _TRANSIENT_4XX:
         return StorageBadUrl(f"the store refused {where}: {text}")
     return StorageUnavailable(f"{where} failed: {text}")

@@ -103,7 +103,7 @@ def _folder(url: str, *, create: bool) -> Path:
 
 def _bad(url: str, why: str) -> StorageBadUrl:
     return StorageBadUrl(
-        f"{url!r} is no usable storage URL: {why}", cure=_KINDS, field=FIELD, value=url
+        f"{url!r} is no usable storage URL: {why}", hint=_KINDS, field=FIELD, value=url
     )
 
 
@@ -115,7 +115,7 @@ def _named(error: StorageError, url: str) -> StorageError:
 def probe(store: ObjectStore) -> None:
     """Write, read, list and delete a small object, and see that a second create of it is refused.
 
-    Raises a `StorageError` that names the step, the field, its value and a cure.
+    Raises a `StorageError` that names the step, the field, its value and a hint.
     """
     folder = f"spothop-probe-{secrets.token_hex(8)}"
     key, data = f"{folder}/object", secrets.token_bytes(16)
@@ -141,7 +141,7 @@ def _step(store: ObjectStore, name: str) -> Iterator[None]:
     except StorageError as error:
         raise type(error)(
             f"{name} failed: {error.message}",
-            cure=error.cure or "check the URL, the options and the credentials",
+            hint=error.hint or "check the URL, the options and the credentials",
             field=FIELD,
             value=store.url,
         ) from error
@@ -157,4 +157,4 @@ def _must_refuse(store: ObjectStore, key: str, data: bytes) -> None:
 
 def _must(holds: bool, store: ObjectStore, what: str) -> None:
     if not holds:
-        raise StorageUnsupported(f"{store.url} {what}", cure="use a store that does not")
+        raise StorageUnsupported(f"{store.url} {what}", hint="use a store that does not")

@@ -24,7 +24,7 @@ from spothop.storage.hashing import Hasher, write_all
 from spothop.storage.mapping import mapped
 
 SMALLEST_PART = 16 * MIB
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 """S3 multipart limits: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _IN_FLIGHT = 4
 _READ_BLOCK = 2 * MIB
@@ -34,7 +34,7 @@ _BULK = 1000  # keys in one DeleteObjects request of S3
 
 def part_size(size: int) -> int:
     """Bytes a part of an object of `size` bytes: whole MiB, so that 10,000 parts are enough."""
-    return max(SMALLEST_PART, -(-size // (MOST_PARTS * MIB)) * MIB)
+    return max(SMALLEST_PART, -(-size // (MAX_PARTS * MIB)) * MIB)
 
 
 def in_flight(part: int) -> int:

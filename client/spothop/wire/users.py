@@ -24,7 +24,7 @@ class Problem(BaseModel):
     error: str
     """Stable machine-readable name, such as `no_such_job`."""
     message: str
-    cure: str = ""
+    hint: str = ""
     field: str | None = None
 
 

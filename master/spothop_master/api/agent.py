@@ -14,15 +14,15 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from spothop.wire import PROTOCOL, JoinReply, JoinRequest, LogReply, Strict, SyncReply, SyncRequest
-from spothop_master.agent_sessions import VmSession, vm_is_over
+from spothop_master.agents import protocol
+from spothop_master.agents.sessions import VmSession, vm_is_over
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
-from spothop_master.api.deps import MOST, Bearer, Count, Here
+from spothop_master.api.deps import MOST, Bearer, Count, ServicesDep
 from spothop_master.core.states import VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash
 from spothop_master.services import Services
-from spothop_master.store import agents
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
@@ -39,7 +39,7 @@ Message = TypeVar("Message", bound=Strict)
 
 
 @router.post("/join")
-async def join(request: Request, services: Here) -> JoinReply:
+async def join(request: Request, services: ServicesDep) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
     message = await _read(request, JoinRequest)
     reply = await run_in_threadpool(_join, services, message)
@@ -48,7 +48,7 @@ async def join(request: Request, services: Here) -> JoinReply:
 
 
 @router.post("/sync")
-async def sync(request: Request, services: Here, token: Bearer) -> SyncReply:
+async def sync(request: Request, services: ServicesDep, token: Bearer) -> SyncReply:
     """Reports in order, answered when they are committed; a plain heartbeat from memory."""
     message = await _read(request, SyncRequest)
     known = await _session(services, token)
@@ -63,7 +63,7 @@ async def sync(request: Request, services: Here, token: Bearer) -> SyncReply:
 
 
 @router.get("/bundles/{sha256}")
-async def get_bundle(sha256: str, services: Here, token: Bearer) -> FileResponse:
+async def get_bundle(sha256: str, services: ServicesDep, token: Bearer) -> FileResponse:
     """The bundle of the VM's own job."""
     known = await _session(services, token)
     path = await run_in_threadpool(_own_bundle, services, known, sha256)
@@ -73,7 +73,7 @@ async def get_bundle(sha256: str, services: Here, token: Bearer) -> FileResponse
 @router.post("/logs")
 async def post_log(
     request: Request,
-    services: Here,
+    services: ServicesDep,
     token: Bearer,
     attempt: Annotated[int, Query(ge=1, le=MOST)],
     offset: Count,
@@ -96,7 +96,7 @@ def _join(services: Services, message: JoinRequest) -> JoinReply:
     now = services.clock()
     try:
         with services.db.begin() as session:
-            vm, assignment = agents.join(
+            vm, assignment = protocol.join(
                 session,
                 join_hash=token_hash(message.token),
                 session_hash=token_hash(session_token),
@@ -105,7 +105,7 @@ def _join(services: Services, message: JoinRequest) -> JoinReply:
                 priors=services.settings,
             )
             vm_id = vm.id
-    except agents.BadToken as error:
+    except protocol.BadToken as error:
         raise ApiError(
             401, "bad_join_token", str(error), "end this VM; the master makes new ones"
         ) from None
@@ -135,7 +135,7 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
     if message.reports:
         with services.db.begin() as session:
             _refuse_over(services, session, known.vm)
-            agents.apply(session, known.vm, message.reports, now=now, priors=services.settings)
+            protocol.apply(session, known.vm, message.reports, now=now, priors=services.settings)
         services.presence.changed()
         if any(envelope.report.kind in URGENT for envelope in message.reports):
             services.wake()
@@ -143,8 +143,8 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
     with services.db.read() as session:
         row = _refuse_over(services, session, known.vm)
         acked = row.acked_seq
-        directives = agents.directives(session, known.vm, now=now, priors=services.settings)
-        waiting = agents.is_waiting(session, known.vm)
+        directives = protocol.directives(session, known.vm, now=now, priors=services.settings)
+        waiting = protocol.is_waiting(session, known.vm)
     services.sessions.acknowledge(known.vm, acked)
     delay_s = services.settings.sync_every_s
     if waiting:  # every second that it waits for a word is one without training

@@ -6,14 +6,16 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from spothop_master import bundles
-from spothop_master.api.deps import Here, Reader, Writer
+from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.problems import ApiError
 
 router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 
 
 @router.put("/{sha256}", status_code=201)
-async def put_bundle(sha256: str, request: Request, services: Here, user: Writer) -> Response:
+async def put_bundle(
+    sha256: str, request: Request, services: ServicesDep, user: Writer
+) -> Response:
     """The raw tar.gz. 201 when it is new, 200 when the master had it already."""
     try:
         known = services.bundles.path(sha256) is not None
@@ -27,7 +29,7 @@ async def put_bundle(sha256: str, request: Request, services: Here, user: Writer
 
 
 @router.head("/{sha256}")
-def head_bundle(sha256: str, services: Here, user: Reader) -> Response:
+def head_bundle(sha256: str, services: ServicesDep, user: Reader) -> Response:
     """200 when the master has it, else 404."""
     try:
         path = services.bundles.path(sha256)

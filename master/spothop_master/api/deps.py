@@ -24,7 +24,7 @@ def services_of(request: Request) -> Services:
     return services
 
 
-Here = Annotated[Services, Depends(services_of)]
+ServicesDep = Annotated[Services, Depends(services_of)]
 
 
 def bearer(authorization: Annotated[str, Header()] = "") -> str:
@@ -38,7 +38,7 @@ def bearer(authorization: Annotated[str, Header()] = "") -> str:
 Bearer = Annotated[str, Depends(bearer)]
 
 
-def reader(services: Here, token: Bearer) -> Principal:
+def reader(services: ServicesDep, token: Bearer) -> Principal:
     """The user of the token. A plain function: FastAPI runs it in a thread."""
     principal = services.whose(token)
     if principal is None:

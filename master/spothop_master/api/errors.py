@@ -54,9 +54,9 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
 
 
 def bad_job_file(error: JobFileError) -> ApiError:
-    """All problems in the message, the first one's field and cure as the answer's own."""
+    """All problems in the message, the first one's field and hint as the answer's own."""
     first = error.problems[0]
-    return ApiError(422, "bad_job_file", str(error), first.cure, field=first.field or None)
+    return ApiError(422, "bad_job_file", str(error), first.hint, field=first.field or None)
 
 
 def _of_http(error: HTTPException, request: Request) -> ApiError:
@@ -70,6 +70,6 @@ def _of_http(error: HTTPException, request: Request) -> ApiError:
             405, "wrong_method", f"{asked}: this route takes another method", "see /openapi.json"
         )
     if error.status_code == 413:
-        cure = "send less at once, or raise the master's max_body_bytes"
-        return ApiError(413, "body_too_large", str(error.detail), cure)
+        hint = "send less at once, or raise the master's max_body_bytes"
+        return ApiError(413, "body_too_large", str(error.detail), hint)
     return ApiError(error.status_code, "refused", f"{asked}: {error.detail}", "see /openapi.json")

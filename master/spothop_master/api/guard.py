@@ -68,7 +68,7 @@ def _internal(trace: str) -> Problem:
     return Problem(
         error="internal",
         message=f"the master failed at this request (trace {trace})",
-        cure=f"try again; if it stays, look for trace {trace} in the master's log",
+        hint=f"try again; if it stays, look for trace {trace} in the master's log",
     )
 
 

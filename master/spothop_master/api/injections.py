@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from spothop.wire import InjectionView, InjectRequest
-from spothop_master.api.deps import Here, Writer
+from spothop_master.api.deps import ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
@@ -19,24 +19,28 @@ router = APIRouter(prefix="/api/v1", tags=["injections"])
 
 
 @router.post("/jobs/{ref}/injection", status_code=201)
-def inject_job(ref: str, services: Here, user: Writer, request: InjectRequest) -> InjectionView:
+def inject_job(
+    ref: str, services: ServicesDep, user: Writer, request: InjectRequest
+) -> InjectionView:
     """Preempt whichever VM of the job trains, again and again."""
     return _start(services, user, request, job_ref=ref)
 
 
 @router.post("/vms/{vm_id}/injection", status_code=201)
-def inject_vm(vm_id: str, services: Here, user: Writer, request: InjectRequest) -> InjectionView:
+def inject_vm(
+    vm_id: str, services: ServicesDep, user: Writer, request: InjectRequest
+) -> InjectionView:
     """Preempt this VM, once."""
     return _start(services, user, request, vm_id=vm_id)
 
 
 @router.delete("/jobs/{ref}/injection")
-def stop_job(ref: str, services: Here, user: Writer) -> InjectionView:
+def stop_job(ref: str, services: ServicesDep, user: Writer) -> InjectionView:
     return _stop(services, user, job_ref=ref)
 
 
 @router.delete("/vms/{vm_id}/injection")
-def stop_vm(vm_id: str, services: Here, user: Writer) -> InjectionView:
+def stop_vm(vm_id: str, services: ServicesDep, user: Writer) -> InjectionView:
     return _stop(services, user, vm_id=vm_id)
 
 
@@ -59,8 +63,8 @@ def _start(
             422, "bad_injection", str(error), "give mttp_s or lives_s, one of the two"
         ) from None
     except injections.Refused as error:
-        fact, _, cure = str(error).partition("; ")
-        raise ApiError(409, "no_injection_possible", fact, cure) from None
+        fact, _, hint = str(error).partition("; ")
+        raise ApiError(409, "no_injection_possible", fact, hint) from None
     except IntegrityError:  # two at the same moment: the database lets one in
         raise ApiError(
             409, "injection_under_way", "another injection was just made", "end it with --stop"

@@ -15,7 +15,7 @@ from spothop.jobspec import JobSpec
 from spothop.wire import EventView, JobDetail, JobView, SubmitRequest
 from spothop_master import bundles
 from spothop_master.api.bundles import no_such_bundle
-from spothop_master.api.deps import Count, Here, Reader, Writer
+from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
@@ -36,7 +36,9 @@ Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
 
 
 @router.post("", status_code=201)
-def submit(request: SubmitRequest, services: Here, user: Writer, response: Response) -> JobView:
+def submit(
+    request: SubmitRequest, services: ServicesDep, user: Writer, response: Response
+) -> JobView:
     """201 and the new job; 200 and the one made before when the token is known."""
     spec = checked_spec(request.spec)
     if not _has_bundle(services, request.bundle):
@@ -83,7 +85,7 @@ def _submit(
 
 @router.get("")
 def list_jobs(
-    services: Here,
+    services: ServicesDep,
     user: Reader,
     state: str | None = None,
     every: Annotated[bool, Query(alias="all")] = False,
@@ -110,7 +112,7 @@ def list_jobs(
 
 
 @router.get("/{ref}")
-def get_job(ref: str, services: Here, user: Reader) -> JobDetail:
+def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
     """By id, or by a name that only one job has."""
     with services.db.read() as session:
         job = job_for(session, user, ref)
@@ -128,7 +130,7 @@ def get_job(ref: str, services: Here, user: Reader) -> JobDetail:
 @router.get("/{ref}/events")
 async def get_events(
     ref: str,
-    services: Here,
+    services: ServicesDep,
     user: Reader,
     after: Count = 0,
     wait_s: Wait = 0,
@@ -144,7 +146,7 @@ async def get_events(
 
 
 @router.post("/{ref}/cancel")
-def cancel(ref: str, services: Here, user: Writer) -> JobView:
+def cancel(ref: str, services: ServicesDep, user: Writer) -> JobView:
     """Harmless when repeated; 409 when the job has ended otherwise."""
     with services.db.begin() as session:
         job = job_for(session, user, ref)
@@ -159,8 +161,8 @@ def _want(session: Session, job: Job, wanted: str, services: Services) -> None:
     try:
         jobs.want(session, job.id, wanted, now=services.clock())
     except jobs.JobIsOver as error:
-        fact, _, cure = str(error).partition("; ")
-        raise ApiError(409, "job_is_over", fact, cure) from None
+        fact, _, hint = str(error).partition("; ")
+        raise ApiError(409, "job_is_over", fact, hint) from None
 
 
 def newest_log_tail(services: Services, job_id: str, numbers: list[int]) -> str:

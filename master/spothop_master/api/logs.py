@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop_master.api.deps import Count, Here, Reader
+from spothop_master.api.deps import Count, Reader, ServicesDep
 from spothop_master.api.jobs import Wait
 from spothop_master.api.lookup import job_for
 from spothop_master.api.polling import poll
@@ -37,7 +37,7 @@ class Chunk:
 @router.get("/{ref}/logs", response_class=Response)
 async def get_logs(
     ref: str,
-    services: Here,
+    services: ServicesDep,
     user: Reader,
     attempt: Count = 0,
     offset: Count = 0,

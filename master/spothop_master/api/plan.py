@@ -12,11 +12,11 @@ from spothop import jobfile
 from spothop.jobspec import JobSpec
 from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
-from spothop_master.api.deps import Here, Reader
+from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.api.storage import check_storage
 from spothop_master.clouds.base import PoolInfo
 from spothop_master.core import placement
-from spothop_master.core.facts import Match, Wishes
+from spothop_master.core.facts import Match, Requirements
 from spothop_master.pools import offers
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
@@ -34,10 +34,10 @@ class PlanRequest(BaseModel):
 
 
 @router.post("/plan")
-def post_plan(request: PlanRequest, services: Here, user: Reader) -> PlanReply:
+def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> PlanReply:
     spec = checked_spec(request.spec)
     infos = offers(services)
-    choices = _order(services, infos, wishes_of(spec))
+    choices = _order(services, infos, requirements_of(spec))
     if not choices:
         raise no_pool(spec)
     check_storage(spec, services.clouds)
@@ -62,14 +62,14 @@ def check_pools(services: Services, spec: JobSpec) -> None:
         infos = offers(services)
     except ApiError:
         return
-    anyprice = wishes_of(spec.model_copy(update={"resources": _at_any_price(spec)}))
+    anyprice = requirements_of(spec.model_copy(update={"resources": _at_any_price(spec)}))
     if not _order(services, infos, anyprice):
         raise no_pool(spec)
 
 
-def wishes_of(spec: JobSpec) -> Wishes:
+def requirements_of(spec: JobSpec) -> Requirements:
     wanted = spec.resources
-    return Wishes(
+    return Requirements(
         any_of=tuple(
             Match(cloud=c.cloud, region=c.region, zone=c.zone, vm=c.vm) for c in wanted.any_of
         ),
@@ -94,10 +94,12 @@ def _at_any_price(spec: JobSpec) -> Any:
 
 
 def _order(
-    services: Services, infos: Mapping[Pool, PoolInfo], wishes: Wishes
+    services: Services, infos: Mapping[Pool, PoolInfo], requirements: Requirements
 ) -> list[placement.Choice]:
     prices = {pool: info.price for pool, info in infos.items()}
-    return placement.order(prices, wishes, avoid_s=services.settings.avoid_s, now=services.clock())
+    return placement.order(
+        prices, requirements, avoid_s=services.settings.avoid_s, now=services.clock()
+    )
 
 
 def _pool_plan(info: PoolInfo, known: statistics.PoolFigures) -> PoolPlan:

@@ -60,7 +60,7 @@ def _check(field: str, url: str, schemes: Collection[str]) -> None:
     try:
         check_url(url)
     except StorageBadUrl as error:
-        raise _refusal(field, error.message, error.cure) from None
+        raise _refusal(field, error.message, error.hint) from None
 
 
 def _try(url: str) -> None:
@@ -72,8 +72,8 @@ def _try(url: str) -> None:
             probe(store)
     except StorageError as error:
         if not error.retryable:
-            raise _refusal(FIELD, error.message, error.cure) from None
+            raise _refusal(FIELD, error.message, error.hint) from None
 
 
-def _refusal(field: str, fact: str, cure: str) -> ApiError:
-    return ApiError(422, "bad_storage", f"{field}: {fact}", cure, field=field)
+def _refusal(field: str, fact: str, hint: str) -> ApiError:
+    return ApiError(422, "bad_storage", f"{field}: {fact}", hint, field=field)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from spothop.wire import PreemptRequest, VmView
-from spothop_master.api.deps import Here, Reader, Writer
+from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
 from spothop_master.problems import ApiError
@@ -40,7 +40,7 @@ class Target:
 
 
 @router.get("/vms")
-def list_vms(services: Here, user: Reader) -> list[VmView]:
+def list_vms(services: ServicesDep, user: Reader) -> list[VmView]:
     """Newest first; a user sees those of their own jobs."""
     with services.db.read() as session:
         return views.vm_views(session, owner_id=user.sees_owner, now=services.clock())
@@ -48,7 +48,7 @@ def list_vms(services: Here, user: Reader) -> list[VmView]:
 
 @router.post("/vms/{vm_id}/preempt")
 def preempt_vm(
-    vm_id: str, services: Here, user: Writer, request: PreemptRequest = PROMISED
+    vm_id: str, services: ServicesDep, user: Writer, request: PreemptRequest = PROMISED
 ) -> VmView:
     with services.db.read() as session:
         target = Target.of(vm_for(session, user, vm_id))
@@ -57,7 +57,7 @@ def preempt_vm(
 
 @router.post("/jobs/{ref}/preempt")
 def preempt_job(
-    ref: str, services: Here, user: Writer, request: PreemptRequest = PROMISED
+    ref: str, services: ServicesDep, user: Writer, request: PreemptRequest = PROMISED
 ) -> VmView:
     """The VM that trains; while none does, the one that prepares."""
     with services.db.read() as session:

@@ -75,9 +75,9 @@ def success(snapshot: Snapshot) -> list[Action]:
     return []
 
 
-def wishes(snapshot: Snapshot) -> list[Action]:
+def wanted_end(snapshot: Snapshot) -> list[Action]:
     """Cancel, pause, or out of time: stop what lives, then end the job."""
-    wanted = _end_wanted(snapshot)
+    wanted = _wanted_end(snapshot)
     if wanted is None:
         return []
     state, why, text = wanted
@@ -95,10 +95,10 @@ def budgets(snapshot: Snapshot) -> list[Action]:
     if newest is None or newest.reason is None:
         return []
     if newest.reason in USER_KINDS:
-        count, budget, whose = job.user_failures, job.wishes.user_retries, "user"
+        count, budget, whose = job.user_failures, job.requirements.user_retries, "user"
     elif newest.reason is EndReason.INFRASTRUCTURE:
         count = job.infrastructure_failures
-        budget, whose = job.wishes.infrastructure_retries, "infrastructure"
+        budget, whose = job.requirements.infrastructure_retries, "infrastructure"
     else:
         return []
     if count <= budget:
@@ -122,7 +122,7 @@ def superseded(snapshot: Snapshot) -> list[Action]:
 def hopeless(snapshot: Snapshot) -> list[Action]:
     """A replacement that got a notice before it was fenced in holds nothing worth a grace period.
 
-    Ending it at once makes room for the next one: two VMs of a job at most.
+    VmVerdict it at once makes room for the next one: two VMs of a job at most.
     """
     older_alive = len(snapshot.living) > 1
     newest = snapshot.newest
@@ -174,11 +174,11 @@ def _why(vm: VmFacts) -> str:
     return vm.reason.value if vm.reason else "not needed"
 
 
-def _end_wanted(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
+def _wanted_end(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
     job = snapshot.job
     if job.wanted == "cancelled":
         return JobState.CANCELLED, EndReason.CANCELLED, "cancelled by the user"
-    limit = job.wishes.max_duration_s
+    limit = job.requirements.max_duration_s
     if limit is not None and snapshot.now >= job.submitted_at + timedelta(seconds=limit):
         text = f"max_duration of {limit:.0f} s is over"
         return JobState.FAILED, EndReason.CANCELLED, text
@@ -209,7 +209,7 @@ def _out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
 
 
 def stopping(snapshot: Snapshot) -> bool:
-    return _end_wanted(snapshot) is not None
+    return _wanted_end(snapshot) is not None
 
 
 def _unless_stopping(rule: Rule) -> Rule:
@@ -222,7 +222,7 @@ _RULES: tuple[Rule, ...] = (
     silence,
     ends_of_vms,
     success,
-    wishes,
+    wanted_end,
     budgets,
     superseded,
     hopeless,

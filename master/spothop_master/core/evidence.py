@@ -32,7 +32,7 @@ class Evidence(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastDays:
+class EndEvidence:
     """All that is known of an ended VM."""
 
     running_at: datetime | None
@@ -48,7 +48,7 @@ class LastDays:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class VmVerdict:
     reason: VmReason
     evidence: Evidence
     life_s: float | None
@@ -58,36 +58,36 @@ class Ending:
     """For the bill: when the cloud says it ended."""
 
 
-def ending(vm: LastDays) -> Ending:
+def ending(vm: EndEvidence) -> VmVerdict:
     ended_at = vm.cloud_ended_at or vm.now
     if vm.notice_at is not None:
         # Released before its deadline, it would have lived until then.
         died = ended_at if vm.ours is None else (vm.deadline_at or ended_at)
-        return _ending(vm, VmReason.PREEMPTED, Evidence.NOTICE, died, ended_at)
+        return _verdict(vm, VmReason.PREEMPTED, Evidence.NOTICE, died, ended_at)
     if vm.cause is Cause.PREEMPTED:
-        return _ending(vm, VmReason.PREEMPTED, Evidence.CLOUD, ended_at, ended_at)
+        return _verdict(vm, VmReason.PREEMPTED, Evidence.CLOUD, ended_at, ended_at)
     contact = vm.last_contact_at or ended_at
     if vm.ours is VmReason.AGENT_LOST:
-        return _ending(vm, vm.ours, Evidence.SILENCE, contact, ended_at, censored=True)
+        return _verdict(vm, vm.ours, Evidence.SILENCE, contact, ended_at, censored=True)
     if vm.ours is not None:
-        return _ending(vm, vm.ours, Evidence.RELEASED, ended_at, ended_at, censored=True)
+        return _verdict(vm, vm.ours, Evidence.RELEASED, ended_at, ended_at, censored=True)
     if vm.cause in (Cause.FAILED, Cause.TERMINATED):
-        return _ending(vm, VmReason.FAILED, Evidence.CLOUD, ended_at, ended_at, censored=True)
-    return _ending(vm, VmReason.AGENT_LOST, Evidence.SILENCE, contact, ended_at, censored=True)
+        return _verdict(vm, VmReason.FAILED, Evidence.CLOUD, ended_at, ended_at, censored=True)
+    return _verdict(vm, VmReason.AGENT_LOST, Evidence.SILENCE, contact, ended_at, censored=True)
 
 
-def _ending(
-    vm: LastDays,
+def _verdict(
+    vm: EndEvidence,
     reason: VmReason,
     evidence: Evidence,
     died: datetime,
     ended_at: datetime,
     *,
     censored: bool = False,
-) -> Ending:
+) -> VmVerdict:
     life_s = None
     if vm.running_at is not None:
         life_s = max(0.0, (died - vm.running_at).total_seconds())
-    return Ending(
+    return VmVerdict(
         reason=reason, evidence=evidence, life_s=life_s, censored=censored, ended_at=ended_at
     )

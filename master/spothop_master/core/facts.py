@@ -41,7 +41,7 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class Requirements:
     """What the job file asks of the master."""
 
     any_of: tuple[Match, ...] = ()
@@ -62,7 +62,7 @@ class JobFacts:
     infrastructure_failures: int = 0
     refusals: int = 0
     not_before: datetime | None = None
-    wishes: Wishes = Wishes()
+    requirements: Requirements = Requirements()
 
 
 @dataclass(frozen=True, kw_only=True)

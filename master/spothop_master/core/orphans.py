@@ -10,7 +10,7 @@ from spothop_master.core.states import VmState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stray:
+class Orphan:
     """A VM without a living row."""
 
     cloud_id: str
@@ -22,20 +22,20 @@ class Stray:
 def look(
     living: Mapping[str, str],
     rows: Mapping[str, VmState],
-    before: Mapping[str, Stray],
+    before: Mapping[str, Orphan],
     *,
     now: datetime,
-) -> dict[str, Stray]:
+) -> dict[str, Orphan]:
     """The strays of this listing. `living`: cloud id -> token of VMs that are not over; `rows`:
     token -> state of those that we know. Intents are committed before launches (I3), so a VM
     without a row is nobody's, and so is one whose row is over.
     """
-    found: dict[str, Stray] = {}
+    found: dict[str, Orphan] = {}
     for cloud_id, token in living.items():
         state = rows.get(token)
         if state is None or state is VmState.TERMINATED:
             old = before.get(cloud_id)
-            found[cloud_id] = Stray(
+            found[cloud_id] = Orphan(
                 cloud_id=cloud_id,
                 token=token,
                 first_seen=old.first_seen if old else now,
@@ -44,7 +44,7 @@ def look(
     return found
 
 
-def condemned(strays: Mapping[str, Stray], *, grace: timedelta, now: datetime) -> list[Stray]:
+def to_terminate(strays: Mapping[str, Orphan], *, grace: timedelta, now: datetime) -> list[Orphan]:
     """Seen twice at least, over at least the grace."""
     return [
         stray

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spothop.wire import Pool
-from spothop_master.core.facts import Match, VmFacts, Wishes
+from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.states import VmReason
 
 FINAL = frozenset({"BadRequest", "AuthFailed"})
@@ -25,7 +25,7 @@ class Choice:
 
 def order(
     offers: Mapping[Pool, float],
-    wishes: Wishes,
+    requirements: Requirements,
     history: Sequence[VmFacts] = (),
     *,
     avoid_s: float,
@@ -39,8 +39,8 @@ def order(
     """
     ranked = []
     for pool, price in offers.items():
-        rank = _preference(pool, wishes)
-        if rank is None or (wishes.max_price is not None and price > wishes.max_price):
+        rank = _preference(pool, requirements)
+        if rank is None or (requirements.max_price is not None and price > requirements.max_price):
             continue
         if any(vm.pool == pool and vm.refusal in FINAL for vm in history):
             continue
@@ -55,13 +55,13 @@ def order(
     ]
 
 
-def _preference(pool: Pool, wishes: Wishes) -> int | None:
+def _preference(pool: Pool, requirements: Requirements) -> int | None:
     """Index of the first entry of `any_of` that it matches; None when there is none."""
-    if pool.spot != wishes.spot:
+    if pool.spot != requirements.spot:
         return None
-    if not wishes.any_of:
+    if not requirements.any_of:
         return 0
-    return next((i for i, match in enumerate(wishes.any_of) if _matches(pool, match)), None)
+    return next((i for i, match in enumerate(requirements.any_of) if _matches(pool, match)), None)
 
 
 def _matches(pool: Pool, match: Match) -> bool:

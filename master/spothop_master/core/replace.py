@@ -115,7 +115,7 @@ def _launch(snapshot: Snapshot, attempt: int, why: str) -> list[Action]:
         return []
     job, limits = snapshot.job, snapshot.limits
     choices = placement.order(
-        snapshot.offers, job.wishes, snapshot.vms, avoid_s=limits.avoid_s, now=snapshot.now
+        snapshot.offers, job.requirements, snapshot.vms, avoid_s=limits.avoid_s, now=snapshot.now
     )
     if not choices:
         return _no_pool(snapshot)

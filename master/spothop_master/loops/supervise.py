@@ -18,17 +18,17 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from spothop_master.agents.presence import Presence
 from spothop_master.chaos import Chaos
 from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.facts import Limits, Snapshot
-from spothop_master.loops import load
-from spothop_master.loops.carry_out import Effect, Launch, Means, Terminate, carry_out
-from spothop_master.loops.market import Market
-from spothop_master.loops.presence import Presence
+from spothop_master.loops.apply import Effect, Launch, LaunchContext, Terminate, apply
+from spothop_master.loops.snapshot import Observed, clouds_in_use, jobs_to_watch, snapshot_of
 from spothop_master.settings import MasterSettings
-from spothop_master.store import leases, life, vms
+from spothop_master.store import leases, transitions, vms
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Job, VmRow
 
@@ -71,14 +71,14 @@ class Supervisor:
         self._clock = clock
         self._chaos = chaos or Chaos()
         self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
-        self._asking = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="market")
+        self._asking = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher")
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
         self._busy: set[str] = set()
         self._asked: dict[str, datetime] = {}
         self._in_use: list[str] = []
         self._began = False
-        self.market = Market(
+        self.watcher = CloudWatcher(
             clouds,
             settings.owner,
             executor=self._asking,
@@ -87,8 +87,8 @@ class Supervisor:
             offers_every_s=settings.prices_every_s,
             news=self.wake.set,
         )
-        self._senses = load.Senses(
-            market=self.market, presence=presence, asked=self._asked, limits=limits_of(settings)
+        self._observed = Observed(
+            watcher=self.watcher, presence=presence, asked=self._asked, limits=limits_of(settings)
         )
 
     # -- the loop --------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Supervisor:
         while not self.wake.wait(min(left_s, LISTEN_S)) and left_s > LISTEN_S:
             left_s -= LISTEN_S
             for cloud in self._in_use:
-                self.market.ask_listing(cloud)
+                self.watcher.ask_listing(cloud)
         self.wake.clear()
 
     def run_once(self) -> None:
@@ -119,16 +119,16 @@ class Supervisor:
                 leases.break_all(session)
         self._began = True
         with self._db.read() as session:
-            job_ids = load.jobs_to_watch(session)
-            self._in_use = load.clouds_in_use(session)
+            job_ids = jobs_to_watch(session)
+            self._in_use = clouds_in_use(session)
         if job_ids:
-            self.market.ask_offers()
+            self.watcher.ask_offers()
         for cloud in self._in_use:
-            self.market.ask_listing(cloud)
+            self.watcher.ask_listing(cloud)
         for job_id in job_ids:
             try:
                 self._look(job_id)
-            except (leases.StaleLease, life.StaleState) as error:
+            except (leases.StaleLease, transitions.StaleState) as error:
                 log.info("%s; looking again at the next pass", error)
             except Exception:  # nor that of one job the others
                 log.exception("job %s: this pass failed; the next one follows", job_id)
@@ -157,8 +157,8 @@ class Supervisor:
             return bool(self._decide(session, job_id)[1])
 
     def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:
-        facts = load.snapshot(
-            session, job_id, self._senses, jitter=self._rng.random(), now=self._clock()
+        facts = snapshot_of(
+            session, job_id, self._observed, jitter=self._rng.random(), now=self._clock()
         )
         return facts, decide(facts)
 
@@ -177,7 +177,7 @@ class Supervisor:
                     break
                 for action in actions:
                     log.info("job %s: %s", job_id, action)
-                    effects += carry_out(session, facts, action, self._means(), now=now)
+                    effects += apply(session, facts, action, self._means(), now=now)
                     session.flush()
                 over += [action.vm for action in actions if isinstance(action, VmOver)]
                 asked = [effect.vm for effect in effects if isinstance(effect, Terminate)]
@@ -224,12 +224,12 @@ class Supervisor:
         except Exception:  # the database is away, too
             log.exception("job %s: its lease ends by itself", job_id)
 
-    def _means(self) -> Means:
-        return Means(
+    def _means(self) -> LaunchContext:
+        return LaunchContext(
             owner=self._settings.owner,
             master_url=self._settings.public_url,
             new_token=self._new_token,
-            offers=self.market.offers() or {},
+            offers=self.watcher.offers() or {},
             presence=self._presence,
         )
 
@@ -277,7 +277,7 @@ class Supervisor:
     def _note(self, vm_id: str, text: str) -> Callable[[Session], None]:
         def write(session: Session) -> None:
             row = session.get_one(VmRow, vm_id)
-            life.record(session, "cloud", text, now=self._clock(), row=row)
+            transitions.record(session, "cloud", text, now=self._clock(), row=row)
 
         return write
 

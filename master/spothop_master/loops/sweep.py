@@ -39,7 +39,7 @@ class Sweep:
         self._owner = owner
         self._clock = clock
         self._grace = grace
-        self._strays: dict[str, dict[str, orphans.Stray]] = {}
+        self._strays: dict[str, dict[str, orphans.Orphan]] = {}
         self._told: set[tuple[str, str]] = set()
 
     def run_once(self) -> None:
@@ -58,7 +58,7 @@ class Sweep:
             living, self._rows(set(living.values())), self._strays.get(name, {}), now=now
         )
         self._strays[name] = strays
-        for stray in orphans.condemned(strays, grace=self._grace, now=now):
+        for stray in orphans.to_terminate(strays, grace=self._grace, now=now):
             cloud.terminate(stray.cloud_id)
             self._tell(name, stray, now)
 
@@ -69,7 +69,7 @@ class Sweep:
             ).all()
         return {row[0]: RowState(row[1]) for row in found}
 
-    def _tell(self, cloud: str, stray: orphans.Stray, now: datetime) -> None:
+    def _tell(self, cloud: str, stray: orphans.Orphan, now: datetime) -> None:
         """Once a VM; the termination itself is asked for again until the listing agrees."""
         if (cloud, stray.cloud_id) in self._told:
             return

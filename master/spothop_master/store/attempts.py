@@ -15,7 +15,7 @@ from spothop_master.core.states import (
     EndReason,
     VmEvent,
 )
-from spothop_master.store import life, observations
+from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 _RUNNABLE = {state.value for state in VMS.sources(VmEvent.RUN)}
@@ -41,24 +41,24 @@ def place(
         session.add(attempt)
         session.flush()
         text = f"attempt {number}: {reason}"
-        life.record(session, "attempt", text, now=now, row=attempt, data={"to": "preparing"})
+        transitions.record(session, "attempt", text, now=now, row=attempt, data={"to": "preparing"})
     else:
         attempt.vm_id = vm.id
         session.flush()
     job.not_before = None
-    life.follow(session, job, now=now, text=reason)
+    transitions.follow(session, job, now=now, text=reason)
 
 
 def allow_fence(session: Session, attempt: Attempt, *, reason: str, now: datetime) -> None:
     attempt.may_fence = True
     text = f"attempt {attempt.number} may fence: {reason}"
-    life.record(session, "may_fence", text, now=now, row=attempt)
+    transitions.record(session, "may_fence", text, now=now, row=attempt)
 
 
 def stop(session: Session, attempt: Attempt, why: EndReason, *, reason: str, now: datetime) -> None:
     """The agent is told at its next sync."""
     attempt.stop_wanted, attempt.stop_at = why.value, now
-    life.record(
+    transitions.record(
         session, "stop", f"stopping attempt {attempt.number}: {reason}", now=now, row=attempt
     )
 
@@ -67,7 +67,7 @@ def end(
     session: Session, job: Job, attempt: Attempt, why: EndReason, *, detail: str, now: datetime
 ) -> None:
     """Raises IllegalTransition when it has ended already."""
-    life.change(
+    transitions.change(
         session,
         attempt,
         AttemptEvent.END,
@@ -87,13 +87,13 @@ def end(
         observations.add(session, vm, "step", attempt.step_s, attempt=attempt.number, now=now)
     if why is EndReason.PREEMPTED and attempt.first_step_at is not None:
         observations.emergency(session, vm, attempt, now=now)
-    life.follow(session, job, now=now, text=detail)
+    transitions.follow(session, job, now=now, text=detail)
 
 
 def notice(session: Session, job: Job, vm: VmRow, *, text: str, now: datetime) -> None:
     """The VM's notice and deadline are written; bring VM, attempt and job to draining."""
     if vm.state in {state.value for state in VMS.sources(VmEvent.NOTICE)}:
-        life.change(session, vm, VmEvent.NOTICE, now=now, text=text)
+        transitions.change(session, vm, VmEvent.NOTICE, now=now, text=text)
     attempt = session.scalar(
         select(Attempt).where(Attempt.vm_id == vm.id, Attempt.state != AttemptState.ENDED.value)
     )
@@ -104,8 +104,8 @@ def notice(session: Session, job: Job, vm: VmRow, *, text: str, now: datetime) -
         attempt.notice_at = vm.notice_at
         attempt.step_at_notice = attempt.last_step
     if attempt.state != AttemptState.DRAINING.value:
-        life.change(session, attempt, AttemptEvent.NOTICE, now=now, text=text)
-    life.follow(session, job, now=now, text=text)
+        transitions.change(session, attempt, AttemptEvent.NOTICE, now=now, text=text)
+    transitions.follow(session, job, now=now, text=text)
 
 
 def first_steps(session: Session, job: Job, vm: VmRow, attempt: Attempt, *, now: datetime) -> None:
@@ -114,10 +114,10 @@ def first_steps(session: Session, job: Job, vm: VmRow, attempt: Attempt, *, now:
         return
     text = f"attempt {attempt.number} trains, from step {attempt.restored_step or 0} on"
     if vm.state in _RUNNABLE:
-        life.change(session, vm, VmEvent.RUN, now=now, text=f"training in {vm.zone}")
+        transitions.change(session, vm, VmEvent.RUN, now=now, text=f"training in {vm.zone}")
     if attempt.state == AttemptState.PREPARING.value:
-        life.change(session, attempt, AttemptEvent.RUN, now=now, text=text)
-    life.follow(session, job, now=now, text=text)
+        transitions.change(session, attempt, AttemptEvent.RUN, now=now, text=text)
+    transitions.follow(session, job, now=now, text=text)
 
 
 def fenced_in(session: Session, attempt: Attempt, *, now: datetime) -> bool:

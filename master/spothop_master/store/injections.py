@@ -12,7 +12,7 @@ from spothop.policy.types import duration
 from spothop.wire import InjectionView, InjectRequest
 from spothop_master.core.injection import Plan
 from spothop_master.core.states import ACTIVE, AttemptState
-from spothop_master.store import life
+from spothop_master.store import transitions
 from spothop_master.store.schema import Attempt, Injection, Job, VmRow
 
 CLAIM = timedelta(seconds=10)
@@ -65,7 +65,9 @@ def start(
     )
     session.add(row)
     session.flush()
-    life.record(session, "injection", f"injecting preemptions: {words(row)}", now=now, row=job)
+    transitions.record(
+        session, "injection", f"injecting preemptions: {words(row)}", now=now, row=job
+    )
     return row
 
 
@@ -98,7 +100,7 @@ def stop(session: Session, row: Injection, *, reason: str, now: datetime) -> Non
     row.ended_at, row.reason = now, reason
     job = session.get_one(Job, row.job_id)
     text = f"no more injected preemptions after {row.done}: {reason}"
-    life.record(session, "injection", text, now=now, row=job)
+    transitions.record(session, "injection", text, now=now, row=job)
     session.flush()
 
 
@@ -159,13 +161,15 @@ def happened(session: Session, due: Due, *, now: datetime) -> None:
     how = "with its notice" if due.notice else "without notice"
     text = f"injected preemption {due.k + 1} of VM {due.vm} {how}, after {duration(due.after_s)}"
     data = {"k": due.k, "interval_s": due.after_s, "notice": due.notice}
-    life.record(session, "injected", text, now=now, row=session.get_one(VmRow, due.vm), data=data)
+    transitions.record(
+        session, "injected", text, now=now, row=session.get_one(VmRow, due.vm), data=data
+    )
 
 
 def failed(session: Session, due: Due, error: str, *, now: datetime) -> None:
     """The claim stands: it is tried again when that is over."""
     text = f"injecting a preemption of VM {due.vm}: {error}; again in {CLAIM.total_seconds():.0f} s"
-    life.record(session, "injection", text, now=now, row=session.get_one(VmRow, due.vm))
+    transitions.record(session, "injection", text, now=now, row=session.get_one(VmRow, due.vm))
 
 
 def view(row: Injection) -> InjectionView:

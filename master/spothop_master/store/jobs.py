@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
 from spothop_master.core.states import ACTIVE, JobEvent, JobState
-from spothop_master.store import life
+from spothop_master.store import transitions
 from spothop_master.store.schema import Job
 
 WANTS = ("running", "paused", "cancelled")
@@ -58,7 +58,7 @@ def submit(
     )
     session.add(job)
     session.flush()
-    life.record(session, "submitted", f"{spec.name} submitted", now=now, row=job)
+    transitions.record(session, "submitted", f"{spec.name} submitted", now=now, row=job)
     return job
 
 
@@ -79,7 +79,7 @@ def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
     if job.wanted == "cancelled":
         raise JobIsOver(f"job {job_id} is being cancelled; submit it again to run it once more")
     job.wanted = wanted
-    life.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
+    transitions.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
     session.flush()
     return job
 
@@ -87,7 +87,7 @@ def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
 def finish(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:
     """`state` is a terminal one, or PAUSED. Raises IllegalTransition."""
     ended_at = None if state is JobState.PAUSED else now
-    life.change(
+    transitions.change(
         session,
         job,
         _EVENT_OF_END[state],
@@ -101,15 +101,15 @@ def finish(session: Session, job: Job, state: JobState, *, reason: str, now: dat
 
 
 def resume(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    life.change(session, job, JobEvent.RESUME, now=now, text=reason, reason=reason)
+    transitions.change(session, job, JobEvent.RESUME, now=now, text=reason, reason=reason)
 
 
 def wait(session: Session, job: Job, *, until: datetime, reason: str, now: datetime) -> None:
     """No launch before `until`."""
     job.not_before = until
     job.reason = reason
-    life.record(session, "wait", reason, now=now, row=job, data={"until": until.isoformat()})
-    life.follow(session, job, now=now, text=reason, waits=True)
+    transitions.record(session, "wait", reason, now=now, row=job, data={"until": until.isoformat()})
+    transitions.follow(session, job, now=now, text=reason, waits=True)
 
 
 def spec_of(job: Job) -> JobSpec:

@@ -1,7 +1,7 @@
 """The tables. Dialect-neutral: SQLite and PostgreSQL run the same migrations and the same SQL.
 
 Every state column is guarded twice: the life cycle's table in `core/states.py` decides, and a
-guarded `UPDATE ... WHERE state IN (sources)` in `store/life.py` enforces it.
+guarded `UPDATE ... WHERE state IN (sources)` in `store/transitions.py` enforces it.
 """
 
 from __future__ import annotations

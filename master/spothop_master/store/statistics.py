@@ -40,7 +40,7 @@ from spothop_master.store.schema import Attempt, Observation, VmRow
 
 FADED_HALF_LIVES = 14
 """Lives that ended longer ago weigh less than 1/16,000: they are not read."""
-MOST_LIVES = 5_000
+MAX_LIVES = 5_000
 """Newest lives that are read of all zones of one region."""
 FEWEST_LIVES = 2
 """Preemptions from which a survival curve is reported."""
@@ -110,7 +110,7 @@ class PoolFigures:
 
     @property
     def hazard(self) -> Hazard | None:
-        """The danger by age: its shape from the region, its level from the zone's own M."""
+        """The hazard by age: its shape from the region, its level from the zone's own M."""
         zones = [
             weighed(
                 (life.duration_s, life.preempted, round(life.ended_ago_s / TOGETHER_S))
@@ -283,7 +283,7 @@ def _read_lives(
         select(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.value, o.censored, o.evidence, o.at)
         .where(o.kind == "life", o.at >= since, _within(o, regions))
         .order_by(o.at.desc(), o.id.desc())
-        .limit(MOST_LIVES * len(regions))
+        .limit(MAX_LIVES * len(regions))
     )
     for *region, name, value, censored, evidence, at in rows:
         life = Life(

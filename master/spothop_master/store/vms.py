@@ -9,9 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, Pool
-from spothop_master.core.evidence import Cause, LastDays, ending
+from spothop_master.core.evidence import Cause, EndEvidence, ending
 from spothop_master.core.states import AttemptState, VmEvent, VmReason, VmState
-from spothop_master.store import life, observations
+from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 
@@ -55,14 +55,16 @@ def request(session: Session, job: Job, order: Order, *, reason: str, now: datet
     )
     session.add(row)
     session.flush()
-    life.record(session, "vm", f"requesting {reason}", now=now, row=row, data={"to": row.state})
+    transitions.record(
+        session, "vm", f"requesting {reason}", now=now, row=row, data={"to": row.state}
+    )
     return row
 
 
 def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: datetime) -> None:
     """The cloud took it. Its agent may have joined already, and it may be unwanted by now."""
     if row.state == VmState.REQUESTED.value:
-        life.change(
+        transitions.change(
             session,
             row,
             VmEvent.LAUNCH,
@@ -73,14 +75,14 @@ def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: d
         )
     elif row.cloud_id is None:
         row.cloud_id, row.launched_at = cloud_id, now
-        life.record(session, "vm", reason, now=now, row=row, data={"cloud_id": cloud_id})
+        transitions.record(session, "vm", reason, now=now, row=row, data={"cloud_id": cloud_id})
     job = session.get_one(Job, row.job_id)
     job.refusals = 0
 
 
 def refused(session: Session, row: VmRow, *, error: str, detail: str, now: datetime) -> None:
     """The cloud said no: there is no such VM. `error` is the name of the cloud's error."""
-    life.change(
+    transitions.change(
         session,
         row,
         VmEvent.REFUSE,
@@ -110,18 +112,18 @@ def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime
     latency = (row.running_at - row.requested_at).total_seconds()
     observations.add(session, row, "allocation", latency, now=now)
     text = f"running in {row.zone} {latency:.1f} s after the request"
-    life.record(session, "allocated", text, now=now, row=row, data={"allocation_s": latency})
+    transitions.record(session, "allocated", text, now=now, row=row, data={"allocation_s": latency})
     observations.preparation(session, row, now=now)
 
 
 def suspect(session: Session, row: VmRow, *, suspect: bool, reason: str, now: datetime) -> None:
     row.suspect_at = now if suspect else None
-    life.record(session, "suspect", reason, now=now, row=row, data={"suspect": suspect})
+    transitions.record(session, "suspect", reason, now=now, row=row, data={"suspect": suspect})
 
 
 def release(session: Session, row: VmRow, why: VmReason, *, reason: str, now: datetime) -> None:
     """We want it gone; it is over only when the cloud says so."""
-    life.change(
+    transitions.change(
         session,
         row,
         VmEvent.TERMINATE,
@@ -147,7 +149,7 @@ def over(
     if row.running_at is None and running_at is not None:
         running(session, row, running_at=running_at, now=now)
     end = ending(
-        LastDays(
+        EndEvidence(
             running_at=row.running_at,
             notice_at=row.notice_at,
             deadline_at=row.deadline_at,
@@ -158,7 +160,7 @@ def over(
             now=now,
         )
     )
-    life.change(
+    transitions.change(
         session,
         row,
         VmEvent.GONE,

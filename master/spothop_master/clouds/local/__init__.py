@@ -4,8 +4,8 @@ config.py      what is offered: pools, prices, delays, capacity, scripted preemp
 driver.py      `LocalCloud`, the `Cloud` protocol over the folders below `directory`
 vms.py         all VMs' folders: listing, orders, burial
 disk.py        one VM's folder: file names, atomic writes, locks, the doorbell
-supervisor.py  one detached process per VM: delays, notices, the kill, the final state
-guest.py       the VM's first process as its supervisor sees it
+vm_supervisor.py  one detached process per VM: delays, notices, the kill, the final state
+vm_processes.py  the VM's first process as its supervisor sees it
 init.py        the VM's first process: starts, restarts and reaps
 forward.py     TCP out of a VM's network to the master
 namespaces.py  the few Linux calls that Python lacks

@@ -123,7 +123,7 @@ class LocalCloud:
         Raises BadRequest (unknown or ended VM, on-demand VM, negative notice) and Unavailable.
         """
         if notice_s is not None and not notice_s >= 0:
-            raise BadRequest(f"notice_s is {notice_s}; cure: None, 0 or more seconds")
+            raise BadRequest(f"notice_s is {notice_s}; hint: None, 0 or more seconds")
         with self._exclusively():
             folder = self._vms.find(vm_id)
             if folder is None:
@@ -283,7 +283,7 @@ def _start_supervisor(folder: VmFolder, lock: int) -> int:
         for name, value in os.environ.items()  # noqa: TID251  passed on, nothing is read
         if not name.startswith(_KEPT_FROM_VMS)
     }
-    command = [sys.executable, "-m", "spothop_master.clouds.local.supervisor", str(folder.path)]
+    command = [sys.executable, "-m", "spothop_master.clouds.local.vm_supervisor", str(folder.path)]
     console = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     # Not subprocess.Popen: a supervisor outlives us, and Popen warns of children that do.
     return os.posix_spawn(

@@ -21,7 +21,7 @@ HOW = {
 }
 
 
-class Conductor:
+class DemoRunner:
     """Watches both jobs until they end; between, preempts by the plan."""
 
     def __init__(self, client: Client, jobs: dict[str, str], screen: Screen, *, seed: int) -> None:

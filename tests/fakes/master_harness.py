@@ -15,8 +15,8 @@ from sqlalchemy import select
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.scripted_agent import FakeChain, ScriptedAgent
 from spothop.jobspec import JobSpec
+from spothop_master.agents.presence import Presence
 from spothop_master.chaos import Chaos
-from spothop_master.loops.presence import Presence
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
@@ -46,13 +46,13 @@ def _no_sync(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=OFF")
 
 
-class World:
+class MasterHarness:
     """One master over one fake cloud. `tick` lets time pass and turns the crank."""
 
     def __init__(self, folder: Path, *, seed: int = 0, **settings: object) -> None:
         self.clock = FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
-        self.db = Database(f"sqlite:///{folder}/world-{seed}.db")
+        self.db = Database(f"sqlite:///{folder}/harness-{seed}.db")
         sa.event.listen(self.db.engine, "connect", _no_sync)
         Base.metadata.create_all(self.db.engine)
         self.settings = MasterSettings.model_validate(

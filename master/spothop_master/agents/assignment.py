@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import Assignment, InitFrom, PolicyParams, StorageSpec
-from spothop_master.store import insurance
+from spothop_master.agents import insurance
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Job, VmRow

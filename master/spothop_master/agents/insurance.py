@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from spothop.policy import InsuranceDecision, next_insurance
 from spothop.wire import Insurance
-from spothop_master.store import life, statistics
+from spothop_master.store import statistics, transitions
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
@@ -32,7 +32,7 @@ def directive(
 ) -> Insurance | None:
     """None: no insurance save, now or ever, or the first step time is not known yet."""
     job = session.get_one(Job, attempt.job_id)
-    return _as_told(_decide(session, job, vm, attempt, priors, now=now))
+    return _as_sent(_decide(session, job, vm, attempt, priors, now=now))
 
 
 def refresh(
@@ -41,14 +41,14 @@ def refresh(
     """After steps and commits of the attempt that trains."""
     job = session.get_one(Job, attempt.job_id)
     decision = _decide(session, job, vm, attempt, priors, now=now)
-    new = _as_told(decision)
+    new = _as_sent(decision)
     data = new.model_dump(mode="json") if new else None
     if data == job.insurance and data is not None:
         return
     job.insurance = data
-    if _material(_last_told(session, job), new):
+    if _material(_last_sent(session, job), new):
         text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
-        life.record(
+        transitions.record(
             session,
             "insurance",
             text + decision.reason,
@@ -99,7 +99,7 @@ def age_s(vm: VmRow, at: datetime) -> float:
     return max(0.0, (at - vm.running_at).total_seconds()) if vm.running_at is not None else 0.0
 
 
-def _as_told(decision: InsuranceDecision) -> Insurance | None:
+def _as_sent(decision: InsuranceDecision) -> Insurance | None:
     if decision.at_step is None or decision.tau_s is None:
         return None
     return Insurance(at_step=decision.at_step, tau_s=decision.tau_s, reason=decision.reason)
@@ -118,7 +118,7 @@ def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | N
     return max(saved.step, attempt.restored_step or 0), saved.committed_at
 
 
-def _last_told(session: Session, job: Job) -> float | None:
+def _last_sent(session: Session, job: Job) -> float | None:
     """Tau of the newest event, or -1 for one that said that there is none; None before the first.
 
     The job's row would not do: it follows every small change, so that a slow drift told nothing.
@@ -132,9 +132,9 @@ def _last_told(session: Session, job: Job) -> float | None:
     return None if data is None else float(data.get("tau_s", -1))
 
 
-def _material(told: float | None, new: Insurance | None) -> bool:
-    if told is None:
+def _material(last_sent: float | None, new: Insurance | None) -> bool:
+    if last_sent is None:
         return True
-    if new is None or told < 0:
-        return (new is None) != (told < 0)
-    return abs(new.tau_s - told) > MATERIAL * told
+    if new is None or last_sent < 0:
+        return (new is None) != (last_sent < 0)
+    return abs(new.tau_s - last_sent) > MATERIAL * last_sent

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
 from spothop.wire import AgentConfig, Pool
+from spothop_master.agents.presence import Presence
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
 from spothop_master.core.actions import (
     Action,
@@ -33,7 +34,6 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.facts import Snapshot
-from spothop_master.loops.presence import Presence
 from spothop_master.security import token_hash
 from spothop_master.store import attempts, jobs, vms
 from spothop_master.store.schema import Attempt, Job, VmRow
@@ -63,7 +63,7 @@ Effect = Launch | Terminate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
+class LaunchContext:
     """What launching needs besides the decision."""
 
     owner: str
@@ -74,8 +74,8 @@ class Means:
     presence: Presence
 
 
-def carry_out(
-    session: Session, snapshot: Snapshot, action: Action, means: Means, *, now: datetime
+def apply(
+    session: Session, snapshot: Snapshot, action: Action, means: LaunchContext, *, now: datetime
 ) -> list[Effect]:
     """One action; the effects it needs."""
     job = session.get_one(Job, snapshot.job.id)
@@ -104,7 +104,7 @@ def carry_out(
 
 
 def _launch(
-    session: Session, job: Job, action: LaunchVm, means: Means, now: datetime
+    session: Session, job: Job, action: LaunchVm, means: LaunchContext, now: datetime
 ) -> list[Effect]:
     info = means.offers[action.pool]
     name = f"vm-{means.new_token()[:10]}"

@@ -1,4 +1,4 @@
-"""One local VM's own process: ``python -m spothop_master.clouds.local.supervisor <vm folder>``.
+"""One local VM's own process: ``python -m spothop_master.clouds.local.vm_supervisor <vm folder>``.
 
 Detached from the master, which it outlives. It owns the VM's folder, delays, metadata endpoint and
 kill timer, and at the end kills every process of the VM, wipes its disk and writes the final state.
@@ -21,8 +21,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spothop_master.clouds.local import guest as guests
-from spothop_master.clouds.local import metadata, namespaces
+from spothop_master.clouds.local import metadata, namespaces, vm_processes
 from spothop_master.clouds.local.disk import (
     LOCK_FD,
     VmFolder,
@@ -45,19 +44,19 @@ _WIPE_TRIES = 20
 _log = logging.getLogger(__name__)
 
 
-class Supervisor:
+class VmSupervisor:
     """The life of one VM, from the request to the final state."""
 
     def __init__(
         self,
         folder: VmFolder,
         spec: VmSpec,
-        guest: guests.Guest,
-        listeners: Sequence[tuple[socket.socket, guests.Address | None]],
+        processes: vm_processes.VmProcesses,
+        listeners: Sequence[tuple[socket.socket, vm_processes.Address | None]],
     ) -> None:
         self._folder = folder
         self._spec = spec
-        self._guest = guest
+        self._processes = processes
         self._listeners = listeners
         self._preemptions_seen = 0
         self._announced = False
@@ -82,7 +81,7 @@ class Supervisor:
             server.close()
 
     async def _serve(
-        self, listener: socket.socket, target: guests.Address | None
+        self, listener: socket.socket, target: vm_processes.Address | None
     ) -> asyncio.AbstractServer:
         if target is None:
             return await self._service.listen(listener)
@@ -94,14 +93,14 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGINT, self._end, "terminated", "SIGINT")
         bell = os.open(self._folder.doorbell, os.O_RDWR | os.O_NONBLOCK)
         loop.add_reader(bell, self._answer_doorbell, bell)
-        loop.add_reader(self._guest.orders, self._hear_guest)
+        loop.add_reader(self._processes.orders, self._hear_guest)
         self._read_control()  # what was asked for before the bell had a listener
 
     def _hear_guest(self) -> None:
-        guests.serve_orders(self._guest, quiet=self._quiet.set, dead=self._guest_died)
+        vm_processes.serve_orders(self._processes, quiet=self._quiet.set, dead=self._processes_died)
 
-    def _guest_died(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._guest.orders)
+    def _processes_died(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._processes.orders)
         self._quiet.set()
         self._end("failed", "the VM's first process died")
 
@@ -131,7 +130,7 @@ class Supervisor:
                 after_s, self._preempt, self._spec.script["notice_s"]
             )
         await asyncio.sleep(self._spec.boot_s)
-        self._guest.start_agent()
+        self._processes.start_agent()
 
     def _booted(self, boot: asyncio.Task[None]) -> None:
         if not boot.cancelled() and (error := boot.exception()) is not None:
@@ -166,10 +165,10 @@ class Supervisor:
     async def _finish(self, cause: str, detail: str) -> None:
         self._folder.write_state("stopping")
         if cause == "terminated":
-            self._guest.stop_agent()
+            self._processes.stop_agent()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), GRACEFUL_S)
-        while left := self._guest.kill(within_s=_KILL_S):
+        while left := self._processes.kill(within_s=_KILL_S):
             _log.error("processes that SIGKILL does not end: %s", left)
             await asyncio.sleep(1.0)
         detail += await self._wipe()
@@ -202,20 +201,20 @@ def _machine(spec: VmSpec) -> metadata.Machine:
     )
 
 
-def wants_namespaces(spec: VmSpec, master: guests.Address | None) -> bool:
-    """Raises GuestFailed when the configuration insists on what this machine does not give."""
+def wants_namespaces(spec: VmSpec, master: vm_processes.Address | None) -> bool:
+    """Raises VmProcessesFailed when isolation is insisted on and this machine gives none."""
     if spec.isolation == "processes":
         return False
     possible = master is not None and namespaces.available()
     if spec.isolation == "namespaces" and not possible:
-        raise guests.GuestFailed(
+        raise vm_processes.VmProcessesFailed(
             "isolation: namespaces needs root with CAP_SYS_ADMIN and a master's URL with an IPv4 "
-            f"address or localhost (it is {spec.user_data['master']}); cure: isolation: auto"
+            f"address or localhost (it is {spec.user_data['master']}); hint: isolation: auto"
         )
     return possible
 
 
-def master_address(url: str) -> guests.Address | None:
+def master_address(url: str) -> vm_processes.Address | None:
     """Where the master listens; None when the URL does not say it by IPv4 address or localhost."""
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
@@ -226,12 +225,12 @@ def master_address(url: str) -> guests.Address | None:
     return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _make_guest(folder: VmFolder, spec: VmSpec) -> Supervisor:
+def _make_guest(folder: VmFolder, spec: VmSpec) -> VmSupervisor:
     master = master_address(spec.user_data["master"])
     namespaced = wants_namespaces(spec, master)
     reach = "the metadata endpoint, the master and `forward` only" if namespaced else "everything"
     _log.info("namespaces: %s; the VM's network reaches %s", namespaced, reach)
-    targets: list[guests.Address | None] = [None]
+    targets: list[vm_processes.Address | None] = [None]
     listen = [METADATA if namespaced else ("127.0.0.1", 0)]
     if namespaced and master is not None:
         carried = {master} | {("127.0.0.1", port) for port in spec.forward}
@@ -245,14 +244,14 @@ def _make_guest(folder: VmFolder, spec: VmSpec) -> Supervisor:
         console=folder.console,
     )
     folder.disk.mkdir(mode=0o700)
-    guest, listeners = guests.start(command, namespaced=namespaced, listen=listen)
+    processes, listeners = vm_processes.start(command, namespaced=namespaced, listen=listen)
     host, port = METADATA if namespaced else listeners[0].getsockname()
     own = {
         "metadata": f"http://{host}" if port == 80 else f"http://{host}:{port}",
         "directory": str(folder.disk / "agent"),
     }
     write_json(config, spec.user_data | own)
-    return Supervisor(folder, spec, guest, list(zip(listeners, targets, strict=True)))
+    return VmSupervisor(folder, spec, processes, list(zip(listeners, targets, strict=True)))
 
 
 def main(path: str) -> int:

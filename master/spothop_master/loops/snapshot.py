@@ -11,17 +11,19 @@ from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
 from spothop.wire import Pool
+from spothop_master.agents.presence import Presence
 from spothop_master.clouds import base
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.evidence import Cause
 from spothop_master.core.facts import (
     AttemptFacts,
     JobFacts,
     Limits,
     Match,
+    Requirements,
     Sighting,
     Snapshot,
     VmFacts,
-    Wishes,
 )
 from spothop_master.core.placement import FINAL
 from spothop_master.core.states import (
@@ -32,8 +34,6 @@ from spothop_master.core.states import (
     VmReason,
     VmState,
 )
-from spothop_master.loops.market import Market
-from spothop_master.loops.presence import Presence
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import saved_since_notice
 from spothop_master.store.schema import Attempt, Job, VmRow
@@ -43,10 +43,10 @@ ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Senses:
+class Observed:
     """Where facts come from that are in no row."""
 
-    market: Market
+    watcher: CloudWatcher
     presence: Presence
     asked: dict[str, datetime]
     """When we last asked the cloud to terminate a VM."""
@@ -65,30 +65,30 @@ def clouds_in_use(session: Session) -> list[str]:
     return list(session.scalars(select(VmRow.cloud).where(VmRow.state.in_(ALIVE)).distinct()))
 
 
-def snapshot(
-    session: Session, job_id: str, senses: Senses, *, jitter: float, now: datetime
+def snapshot_of(
+    session: Session, job_id: str, observed: Observed, *, jitter: float, now: datetime
 ) -> Snapshot:
     job = session.get_one(Job, job_id)
     attempts = _attempts(session, job_id)
-    rows = _vms(session, job_id, attempts, since=now - timedelta(seconds=senses.limits.avoid_s))
-    infos = senses.market.offers()
+    rows = _vms(session, job_id, attempts, since=now - timedelta(seconds=observed.limits.avoid_s))
+    infos = observed.watcher.offers()
     offers: dict[Pool, float] | None = None
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
     return Snapshot(
         job=_job(job),
         attempts=tuple(_attempt(session, attempt) for attempt in attempts),
-        vms=tuple(_vm(row, senses, now) for row in rows),
+        vms=tuple(_vm(row, observed, now) for row in rows),
         offers=offers,
-        limits=senses.limits,
+        limits=observed.limits,
         jitter=jitter,
         now=now,
     )
 
 
-def wishes_of(spec: JobSpec) -> Wishes:
+def requirements_of(spec: JobSpec) -> Requirements:
     asked = spec.resources
-    return Wishes(
+    return Requirements(
         any_of=tuple(
             Match(cloud=each.cloud, region=each.region, zone=each.zone, vm=each.vm)
             for each in asked.any_of
@@ -137,7 +137,7 @@ def _job(row: Job) -> JobFacts:
         infrastructure_failures=row.infrastructure_failures,
         refusals=row.refusals,
         not_before=row.not_before,
-        wishes=wishes_of(spec_of(row)),
+        requirements=requirements_of(spec_of(row)),
     )
 
 
@@ -161,10 +161,10 @@ def _attempt(session: Session, row: Attempt) -> AttemptFacts:
     )
 
 
-def _vm(row: VmRow, senses: Senses, now: datetime) -> VmFacts:
-    listing = senses.market.listing(row.cloud)
+def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
+    listing = observed.watcher.listing(row.cloud)
     seen = listing.by_token.get(row.token) if listing else None
-    asked = senses.asked.get(row.id)
+    asked = observed.asked.get(row.id)
     return VmFacts(
         id=row.id,
         pool=pool_of(row),
@@ -182,7 +182,7 @@ def _vm(row: VmRow, senses: Senses, now: datetime) -> VmFacts:
         ended_at=row.ended_at,
         listed_at=listing.began_at if listing else None,
         sighting=sighting_of(seen) if seen else None,
-        silent_s=_silent_s(row, senses.presence, now),
+        silent_s=_silent_s(row, observed.presence, now),
         asked_s=(now - asked).total_seconds() if asked else None,
     )
 

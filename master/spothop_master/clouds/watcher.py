@@ -49,7 +49,7 @@ class _Asked:
     next_at: datetime | None = None
 
 
-class Market:
+class CloudWatcher:
     """Thread-safe. `news` is called after each answer that differs from the one before."""
 
     def __init__(

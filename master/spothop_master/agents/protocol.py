@@ -18,9 +18,10 @@ from spothop.wire import (
     ReleaseDirective,
     StopDirective,
 )
+from spothop_master.agents import insurance, reports
+from spothop_master.agents.assignment import build
 from spothop_master.core.states import AttemptState, VmEvent, VmState
-from spothop_master.store import attempts, insurance, leases, life, reports, vms
-from spothop_master.store.assignment import build
+from spothop_master.store import attempts, leases, transitions, vms
 from spothop_master.store.observations import STATED, Priors
 from spothop_master.store.schema import Attempt, Job, VmRow
 
@@ -56,8 +57,8 @@ def join(
     if vm.joined_at is None:
         text = f"joined from {vm.zone}"
         data = {"boot_s": boot_s} if boot_s is not None else None
-        life.change(session, vm, VmEvent.JOIN, now=now, text=text, data=data, joined_at=now)
-        life.follow(session, job, now=now, text=f"attempt {attempt.number} prepares")
+        transitions.change(session, vm, VmEvent.JOIN, now=now, text=text, data=data, joined_at=now)
+        transitions.follow(session, job, now=now, text=f"attempt {attempt.number} prepares")
     vm.session_hash, vm.last_contact_at = session_hash, now
     session.flush()
     return vm, build(session, vm, attempt, priors, now=now)
@@ -87,7 +88,7 @@ def apply(
             break
         at = now - timedelta(seconds=max(0.0, envelope.age_s))
         at = max(at, vm.joined_at or at)
-        reports.take(session, vm, envelope, at=at, priors=priors)
+        reports.apply_report(session, vm, envelope, at=at, priors=priors)
         vm.acked_seq = envelope.seq
         vm.join_hash = None
         vm.last_contact_at = now

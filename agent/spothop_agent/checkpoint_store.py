@@ -1,6 +1,6 @@
 """The storage of one job as the agent uses it: the only module that calls `spothop.checkpoints`.
 
-Synchronous; the callers run it in threads (`retry.Storage`) and repeat what fails.
+Synchronous; the callers run it in threads (`retry.StorageRetrier`) and repeat what fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Restore:
     rejected: tuple[str, ...] = ()
 
 
-class Vault:
+class CheckpointStore:
     """Opens the store at its first use, in the thread of that call.
 
     `first`: nothing can be there yet. Later on a store that is not there is away, and must not be
@@ -53,7 +53,7 @@ class Vault:
             if self._first:
                 raise
             raise StorageUnavailable(
-                f"{error.message} any more", cure="mount it, or put it back"
+                f"{error.message} any more", hint="mount it, or put it back"
             ) from error
 
     @cached_property
@@ -81,7 +81,7 @@ class Vault:
         if self._assignment.resumes and self._chain.is_empty():
             raise StorageUnavailable(
                 f"nothing of job {self._assignment.job!r} is in {self._store.url} any more",
-                cure="mount it, or put it back; or cancel the job and submit it anew",
+                hint="mount it, or put it back; or cancel the job and submit it anew",
             )
         return self._chain.fence(self._assignment.attempt).n
 

@@ -24,11 +24,11 @@ Address = tuple[str, int]
 _log = logging.getLogger(__name__)
 
 
-class GuestFailed(Exception):
+class VmProcessesFailed(Exception):
     """The first process could not set itself up; its own words are in console.log."""
 
 
-class Guest:
+class VmProcesses:
     """Everything that runs in one VM."""
 
     def __init__(self, pid: int, orders: socket.socket, *, namespaced: bool) -> None:
@@ -64,10 +64,10 @@ def _below_us() -> list[int]:
 
 def start(
     command: AgentCommand, *, namespaced: bool, listen: Sequence[Address]
-) -> tuple[Guest, list[socket.socket]]:
+) -> tuple[VmProcesses, list[socket.socket]]:
     """Fork the first process; returns it and one listening socket per address.
 
-    Without namespaces, the caller gets sockets of this machine. Raises GuestFailed.
+    Without namespaces, the caller gets sockets of this machine. Raises VmProcessesFailed.
     """
     ours, theirs = socket.socketpair()
     supervisor = os.getpid()
@@ -78,13 +78,13 @@ def start(
             ours.close()
             os._exit(_first_process(command, theirs, listen if namespaced else None, supervisor))
     theirs.close()
-    guest = Guest(pid, ours, namespaced=namespaced)
+    processes = VmProcesses(pid, ours, namespaced=namespaced)
     if not namespaced:
-        return guest, [socket.create_server(address) for address in listen]
+        return processes, [socket.create_server(address) for address in listen]
     _, descriptors, _, _ = socket.recv_fds(ours, 16, len(listen))
     if len(descriptors) != len(listen):
-        raise GuestFailed("the VM's first process ended before it was set up")
-    return guest, [socket.socket(fileno=fd) for fd in descriptors]
+        raise VmProcessesFailed("the VM's first process ended before it was set up")
+    return processes, [socket.socket(fileno=fd) for fd in descriptors]
 
 
 def _first_process(
@@ -122,10 +122,12 @@ def _set_up_network(orders: socket.socket, listen: Sequence[Address]) -> None:
         listener.close()
 
 
-def serve_orders(guest: Guest, *, quiet: Callable[[], None], dead: Callable[[], None]) -> None:
-    """Read the first process's reports once; call it when `guest.orders` is readable."""
+def serve_orders(
+    processes: VmProcesses, *, quiet: Callable[[], None], dead: Callable[[], None]
+) -> None:
+    """Read the first process's reports once; call it when `processes.orders` is readable."""
     try:
-        reports = guest.orders.recv(16)
+        reports = processes.orders.recv(16)
     except ConnectionResetError:
         reports = b""
     if reports:

@@ -1,0 +1,1 @@
+"""What speaks with agents: joins, reports in order, what to answer, who was heard when."""

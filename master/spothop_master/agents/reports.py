@@ -1,0 +1,276 @@
+"""What each report of an agent changes. One function a kind; `apply_report` picks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.wire import (
+    AcknowledgedReport,
+    CommittedReport,
+    Envelope,
+    ExitedReport,
+    FencedInReport,
+    FencedReport,
+    MessageReport,
+    MetricsReport,
+    NoticeReport,
+    PhaseReport,
+    PreparationFailedReport,
+    PreparedReport,
+    RestoredReport,
+    SaveRequestedReport,
+    StartedReport,
+    StepsReport,
+)
+from spothop_master.agents import insurance
+from spothop_master.core import verdict
+from spothop_master.core.states import AttemptState, EndReason
+from spothop_master.store import attempts, observations, transitions
+from spothop_master.store.observations import Priors
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, VmRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportContext:
+    """Where a report came from, and when it was made by the master's clock."""
+
+    session: Session
+    job: Job
+    vm: VmRow
+    attempt: Attempt
+    at: datetime
+    priors: Priors
+
+    def note(self, kind: str, text: str, **data: Any) -> None:
+        transitions.record(self.session, kind, text, now=self.at, row=self.attempt, data=data)
+
+
+def apply_report(
+    session: Session, vm: VmRow, envelope: Envelope, *, at: datetime, priors: Priors
+) -> None:
+    """One report, once: the caller checks its number."""
+    report = envelope.report
+    attempt = session.scalar(
+        select(Attempt).where(Attempt.vm_id == vm.id, Attempt.number == envelope.attempt)
+    )
+    if attempt is None:
+        text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
+        transitions.record(session, "late", text, now=at, row=vm)
+        return
+    job = session.get_one(Job, attempt.job_id)
+    context = ReportContext(session=session, job=job, vm=vm, attempt=attempt, at=at, priors=priors)
+    if report.kind in _ALWAYS or _counts(context):
+        _APPLY[type(report)](context, report)
+    elif report.kind not in _PROGRESS:
+        context.note("late", f"{report.kind} of attempt {attempt.number}, which is over: ignored")
+    session.flush()
+
+
+def _counts(context: ReportContext) -> bool:
+    """The attempt lives, and no newer one is fenced in."""
+    if context.attempt.state == AttemptState.ENDED.value:
+        return False
+    newer = select(Attempt.id).where(
+        Attempt.job_id == context.job.id,
+        Attempt.number > context.attempt.number,
+        Attempt.fenced_at.is_not(None),
+    )
+    return context.session.scalar(newer.limit(1)) is None
+
+
+def _phase(context: ReportContext, report: PhaseReport) -> None:
+    text = f"{report.phase} took {report.duration_s:.2f} s"
+    context.note("phase", text, phase=report.phase, duration_s=report.duration_s)
+
+
+def _prepared(context: ReportContext, report: PreparedReport) -> None:
+    context.attempt.prepared_at = context.attempt.prepared_at or context.at
+    context.note("prepared", f"attempt {context.attempt.number} is prepared in {context.vm.zone}")
+
+
+def _fenced_in(context: ReportContext, report: FencedInReport) -> None:
+    if attempts.fenced_in(context.session, context.attempt, now=context.at):
+        text = f"attempt {context.attempt.number} is fenced in"
+        context.note("fenced_in", text, n=report.n)
+
+
+def _restored(context: ReportContext, report: RestoredReport) -> None:
+    context.attempt.restored_step = report.step
+    if report.n is None:
+        text = f"attempt {context.attempt.number} begins at step {report.step}: nothing to restore"
+    else:
+        text = f"attempt {context.attempt.number} restored step {report.step}"
+    for rejected in report.rejected:
+        context.note("message", f"checkpoint rejected: {rejected}", level="warning")
+    context.note("restored", text, step=report.step, n=report.n)
+
+
+def _started(context: ReportContext, report: StartedReport) -> None:
+    context.attempt.started_at = context.attempt.started_at or context.at
+    context.note("started", f"the process of attempt {context.attempt.number} runs", pid=report.pid)
+
+
+def _steps(context: ReportContext, report: StepsReport) -> None:
+    attempt, took_s = context.attempt, report.step_s + report.load_s
+    done = max(report.count, report.step - (attempt.restored_step or 0), 1)
+    share = min(1.0, max(0, report.count) / done)
+    before = took_s if attempt.step_s is None else attempt.step_s
+    attempt.step_s = before + (took_s - before) * share
+    attempt.last_step = max(report.step, attempt.last_step or 0)
+    attempt.last_step_at = context.at
+    if attempt.first_step_at is None:
+        first = context.at - timedelta(seconds=max(0, report.count - 1) * took_s)
+        attempt.first_step_at = max(first, attempt.started_at or first)
+        observations.preparation(context.session, context.vm, now=context.at)
+    attempts.first_steps(context.session, context.job, context.vm, attempt, now=context.at)
+    _reinsure(context)
+
+
+def _metrics(context: ReportContext, report: MetricsReport) -> None:
+    """Diverged values (NaN, infinite) are left out: no database keeps them alike."""
+    context.session.add_all(
+        Metric(
+            job_id=context.job.id,
+            attempt=context.attempt.number,
+            step=report.step,
+            name=name[:64],
+            value=value,
+            at=context.at,
+        )
+        for name, value in report.values.items()
+        if math.isfinite(value)
+    )
+
+
+def _save_requested(context: ReportContext, report: SaveRequestedReport) -> None:
+    text = f"{report.save.value} save asked for: {report.reason}"
+    context.note("save_requested", text, request=report.request, save=report.save.value)
+
+
+def _committed(context: ReportContext, report: CommittedReport) -> None:
+    """The chain has this entry whatever the attempt's state: it was written before any fence."""
+    known = select(Checkpoint.id).where(
+        Checkpoint.job_id == context.job.id, Checkpoint.n == report.n
+    )
+    if context.session.scalar(known) is not None:
+        return
+    context.session.add(
+        Checkpoint(
+            job_id=context.job.id,
+            attempt=context.attempt.number,
+            n=report.n,
+            step=report.step,
+            kind=report.save.value,
+            bytes=report.bytes,
+            delta_s=report.delta_s,
+            beta_s=report.beta_s,
+            since_notice_s=report.since_notice_s,
+            committed_at=context.at,
+        )
+    )
+    for kind, value in (("save", report.delta_s), ("backup", report.beta_s)):
+        observations.add(
+            context.session,
+            context.vm,
+            kind,
+            value,
+            attempt=context.attempt.number,
+            n=report.n,
+            now=context.at,
+        )
+    context.note(
+        "committed",
+        f"{report.save.value} checkpoint of step {report.step} "
+        f"(save {report.delta_s:.2f} s, backup {report.beta_s:.2f} s)",
+        **report.model_dump(mode="json", exclude={"kind"}),
+    )
+    if _counts(context):
+        context.attempt.save_s, context.attempt.backup_s = report.delta_s, report.beta_s
+        context.job.user_failures = context.job.infrastructure_failures = 0
+        _reinsure(context)
+
+
+def _notice(context: ReportContext, report: NoticeReport) -> None:
+    """A fact of the VM: it concerns whatever attempt lives on it."""
+    vm, first = context.vm, context.vm.notice_at is None
+    left_s = vm.grace_s if report.deadline_in_s is None else max(0.0, report.deadline_in_s)
+    vm.notice_at = vm.notice_at or context.at
+    vm.deadline_at = context.at + timedelta(seconds=left_s)
+    if first:
+        context.attempt.notice_fits = report.fits
+    text = f"preemption notice in {vm.zone}: {left_s:.0f} s left; {report.reason or report.event}"
+    context.note("notice", text, event=report.event, left_s=left_s, fits=report.fits)
+    attempts.notice(context.session, context.job, vm, text=text, now=context.at)
+
+
+def _acknowledged(context: ReportContext, report: AcknowledgedReport) -> None:
+    context.note("acknowledged", "the cloud was told that it may take the VM", event=report.event)
+
+
+def _exited(context: ReportContext, report: ExitedReport) -> None:
+    context.attempt.exit_code, context.attempt.exit_signal = report.code, report.signal
+    if report.step is not None:
+        context.attempt.last_step = max(report.step, context.attempt.last_step or 0)
+    found = verdict.of_exit(
+        report,
+        noticed=context.vm.notice_at is not None,
+        stop_wanted=context.attempt.stop_wanted,
+    )
+    _end(context, found.reason, found.text)
+
+
+def _preparation_failed(context: ReportContext, report: PreparationFailedReport) -> None:
+    found = verdict.of_preparation(report, noticed=context.vm.notice_at is not None)
+    _end(context, found.reason, found.text)
+
+
+def _fenced(context: ReportContext, report: FencedReport) -> None:
+    why = EndReason.FENCED if context.vm.notice_at is None else EndReason.PREEMPTED
+    _end(context, why, f"attempt {report.by} is fenced in")
+
+
+def _message(context: ReportContext, report: MessageReport) -> None:
+    context.note("message", report.text, level=report.level)
+
+
+def _end(context: ReportContext, why: EndReason, detail: str) -> None:
+    attempts.end(context.session, context.job, context.attempt, why, detail=detail, now=context.at)
+
+
+def _reinsure(context: ReportContext) -> None:
+    if context.attempt.state == AttemptState.RUNNING.value:
+        insurance.refresh(
+            context.session, context.vm, context.attempt, context.priors, now=context.at
+        )
+
+
+_ALWAYS = frozenset({"notice", "committed", "message", "acknowledged"})
+"""Facts of the VM, the chain and the log: true whatever became of the attempt."""
+
+_PROGRESS = frozenset({"steps", "metrics"})
+"""Many, and the next attempt computes the same again: nobody misses those that come late."""
+
+_APPLY: Mapping[type, Callable[[ReportContext, Any], None]] = {
+    PhaseReport: _phase,
+    PreparedReport: _prepared,
+    FencedInReport: _fenced_in,
+    RestoredReport: _restored,
+    StartedReport: _started,
+    StepsReport: _steps,
+    MetricsReport: _metrics,
+    SaveRequestedReport: _save_requested,
+    CommittedReport: _committed,
+    NoticeReport: _notice,
+    AcknowledgedReport: _acknowledged,
+    ExitedReport: _exited,
+    PreparationFailedReport: _preparation_failed,
+    FencedReport: _fenced,
+    MessageReport: _message,
+}
