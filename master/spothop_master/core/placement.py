@@ -33,9 +33,9 @@ def order(
 ) -> list[Choice]:
     """`any_of` in its order, then by price; lately bad ones last, the longest unharmed first.
 
-    `history` is this job's VMs. A preemption counts against the whole zone (most removals are
-    followed by another one there within minutes: aws-p3-spot-events.csv, science.md section 2), a
-    refusal against the pool alone.
+    `history` is this job's VMs. A preemption counts against the whole zone: in a public
+    record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals were followed by another
+    one within 3 minutes. A refusal counts against the pool alone.
     """
     ranked = []
     for pool, price in offers.items():
