@@ -1,4 +1,4 @@
-"""Ends of attempts and of VMs: I7 and I8 as pure functions; back-off and orphans beside them."""
+"""Ends of attempts and of VMs: I7 and I8 as pure functions; orphans beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spothop.wire import ExitedReport, PreparationFailedReport
 from spothop_master.core import orphans, verdict
-from spothop_master.core.backoff import delay_s
 from spothop_master.core.evidence import Cause, EndEvidence, Evidence, ending
 from spothop_master.core.states import EndReason, VmReason, VmState
 
@@ -149,18 +148,6 @@ def test_evidence_is_ranked(
 
 def test_a_vm_that_never_ran_has_no_life() -> None:
     assert ending(days(running_at=None, cause=Cause.FAILED)).life_s is None
-
-
-@given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=100, deadline=None)
-def test_a_wait_is_between_half_and_all_and_bounded(failures: int, jitter: float) -> None:
-    wait = delay_s(failures, base_s=1, max_s=300, jitter=jitter)
-    whole = min(300.0, 2.0 ** min(failures - 1, 60))
-    assert whole / 2 <= wait <= whole
-
-
-def test_no_failure_waits_not() -> None:
-    assert delay_s(0, base_s=1, max_s=300, jitter=0.5) == 0
 
 
 def test_strays_are_condemned_after_two_sightings_and_the_grace() -> None:

@@ -14,9 +14,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from spothop.backoff import delay_s
 from spothop.wire import Pool
 from spothop_master.clouds.base import Cloud, CloudError, PoolInfo, Vm
-from spothop_master.core.backoff import delay_s
 
 log = logging.getLogger(__name__)
 

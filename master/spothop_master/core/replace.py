@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from spothop.backoff import delay_s
 from spothop_master.core import placement
 from spothop_master.core.actions import (
     Action,
@@ -14,7 +15,6 @@ from spothop_master.core.actions import (
     ResumeJob,
     Wait,
 )
-from spothop_master.core.backoff import delay_s
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
 from spothop_master.core.states import (
     USER_KINDS,
