@@ -17,6 +17,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from spothop.chaos import Chaos
 from spothop.wire import (
     AgentConfig,
     AnyDirective,
@@ -32,7 +33,6 @@ from spothop.wire import (
 )
 from spothop_agent import __version__
 from spothop_agent.attempt import Attempt
-from spothop_agent.chaos import Chaos
 from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import Clock
 from spothop_agent.context import Context

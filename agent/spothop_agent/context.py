@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spothop.chaos import Chaos
 from spothop.wire import AnyReport, Assignment, MessageReport, MetricsReport, StepsReport
-from spothop_agent.chaos import Chaos
 from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import Clock
 from spothop_agent.logs import append_line

@@ -20,6 +20,7 @@ import uvicorn
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from spothop.chaos import Chaos
 from spothop.wire import StorageSpec
 from spothop_master import chaos, home
 from spothop_master.app import create_app, first_start
@@ -128,7 +129,7 @@ def run(settings: MasterSettings) -> None:
         Server(config, app.state.services).run(sockets=[listener])
 
 
-def plan_chaos(settings: MasterSettings) -> chaos.Chaos:
+def plan_chaos(settings: MasterSettings) -> Chaos:
     """Raises `CannotStart`."""
     try:
         return chaos.from_text(settings.chaos, settings.home)

@@ -16,13 +16,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from spothop.chaos import Chaos
 from spothop_master import home
 from spothop_master.agents.presence import Presence
 from spothop_master.agents.sessions import Sessions
 from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.bundles import Bundles
-from spothop_master.chaos import Chaos
+from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
 from spothop_master.logs import Logs
@@ -60,7 +61,11 @@ def create_app(
     Nothing runs before the application's lifespan begins.
     """
     services = make_services(
-        settings, clouds, clock=clock or SteadyClock(), chaos=chaos or Chaos(), executor=executor
+        settings,
+        clouds,
+        clock=clock or SteadyClock(),
+        chaos=chaos or Chaos(POINTS),
+        executor=executor,
     )
 
     @asynccontextmanager

@@ -14,9 +14,10 @@ from sqlalchemy import select
 
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.scripted_agent import FakeChain, ScriptedAgent
+from spothop.chaos import Chaos
 from spothop.jobspec import JobSpec
 from spothop_master.agents.presence import Presence
-from spothop_master.chaos import Chaos
+from spothop_master.chaos import POINTS
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
@@ -76,7 +77,7 @@ class MasterHarness:
 
     def restart(self) -> None:
         """A new master process on the same database and clouds."""
-        self.chaos = Chaos()
+        self.chaos = Chaos(POINTS)
         self.presence = Presence(self.clock())
         self.supervisor = Supervisor(
             self.db,

@@ -218,7 +218,7 @@ def test_killed_at_every_named_point_nothing_is_lost_or_doubled(
 ) -> None:
     from spothop_agent.chaos import POINTS
 
-    points = POINTS - {"during_restore"}  # there is nothing to restore here
+    points = set(POINTS) - {"during_restore"}  # there is nothing to restore here
     chaos = ",".join(f"agent:{point}=kill" for point in sorted(points))
     with AgentVm(tmp_path, master, metadata=metadata.url, chaos=chaos) as vm:
         vm.keep()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from fakes.master_harness import Inline, MasterHarness
+from spothop.chaos import Chaos
 from spothop_master.agents.presence import Presence
-from spothop_master.chaos import Chaos
+from spothop_master.chaos import POINTS
 from spothop_master.loops.supervise import LEASE, Supervisor
 
 
@@ -42,7 +43,7 @@ def second_master(harness: MasterHarness) -> Supervisor:
         harness.settings,
         Presence(harness.clock()),
         harness.clock,
-        Chaos(),
+        Chaos(POINTS),
         executor=Inline(),
         rng=random.Random(2),
     )

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from fakes.agent_vm import assignment
+from spothop.chaos import Chaos
 from spothop.checkpoints import Entry, Fenced, FileRecord
 from spothop.storage.errors import StorageDenied, StorageError, StorageUnavailable
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
 from spothop_agent.backups import RESERVE, Backups
-from spothop_agent.chaos import Chaos
+from spothop_agent.chaos import POINTS
 from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import SystemClock
 from spothop_agent.context import Context
@@ -87,7 +88,7 @@ class Room:
             spool=Spool(paths.spool, clock.boottime),
             link=MasterLink("http://127.0.0.1:1", clock=clock, rng=rng),
             clock=clock,
-            chaos=Chaos(),
+            chaos=Chaos(POINTS),
             storage=StorageRetrier(rng, first_s=0.001, cap_s=0.001),
             checkpoint_store=self.store,
             base_env={},

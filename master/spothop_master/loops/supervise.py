@@ -18,8 +18,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from spothop.chaos import Chaos
 from spothop_master.agents.presence import Presence
-from spothop_master.chaos import Chaos
+from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action, VmOver
@@ -69,7 +70,7 @@ class Supervisor:
         self._settings = settings
         self._presence = presence
         self._clock = clock
-        self._chaos = chaos or Chaos()
+        self._chaos = chaos or Chaos(POINTS)
         self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
         self._asking = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher")
         self._rng = rng or random.Random()  # only for jitter
