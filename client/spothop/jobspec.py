@@ -27,15 +27,14 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-MAX_DURATION = timedelta(days=3650)
+from spothop.durations import PATTERN, NotADuration, format_duration, parse_duration
+
 MAX_TEXT_BYTES = 100_000
 """Of a script, and of one variable with its name: Linux starts no program with an argument or
 variable of more than 128 KiB (MAX_ARG_STRLEN), and the agent adds a little."""
 MAX_ENV_BYTES = 500_000
 """Of all variables together: arguments and environment share a quarter of the stack's 8 MiB."""
 
-_UNIT_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d{1,6})?)s)?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -47,36 +46,13 @@ def _refuse(fact: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError("job_file", "{fact}", {"fact": fact, "hint": hint})
 
 
-def parse_duration(text: object) -> timedelta:
-    """`30s`, `5m`, `2h`, `1d` or a sum such as `1h30m`; refuses zero and bare numbers."""
-    if isinstance(text, timedelta):
-        return text
-    hint = "write a number with its unit: 30s, 5m, 2h, 1d or 1h30m"
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None or not text:
-        raise _refuse("is not a duration", hint)
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
     try:
-        seconds = sum(
-            float(n) * _UNIT_S[unit] for n, unit in zip(match.groups(), "dhms", strict=True) if n
-        )
-        duration = timedelta(seconds=seconds)
-    except OverflowError:
-        duration = MAX_DURATION + timedelta(days=1)
-    if not timedelta() < duration <= MAX_DURATION:
-        raise _refuse("is not between 0 s and 10 years", hint)
-    return duration
-
-
-def format_duration(duration: timedelta) -> str:
-    """The inverse of `parse_duration`, exact to the microsecond."""
-    minutes, seconds = divmod(duration, timedelta(minutes=1))
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [f"{n}{unit}" for n, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if n]
-    if seconds or not parts:
-        fraction = f".{seconds.microseconds:06d}".rstrip("0") if seconds.microseconds else ""
-        parts.append(f"{seconds.seconds}{fraction}s")
-    return "".join(parts)
+        return parse_duration(value)
+    except NotADuration as error:
+        raise _refuse(error.fact, error.hint) from None
 
 
 def _name(text: str) -> str:
@@ -185,9 +161,9 @@ def inside(text: str) -> str:
 
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration),
+    BeforeValidator(_duration),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "minLength": 2}),
+    WithJsonSchema({"type": "string", "pattern": f"^{PATTERN.pattern}$", "minLength": 2}),
 ]
 Text = Annotated[str, AfterValidator(_text)]
 Script = Annotated[Text, AfterValidator(_script)]

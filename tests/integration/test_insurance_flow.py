@@ -75,8 +75,8 @@ def test_static_saves_every_n_steps_from_what_was_saved(harness: MasterHarness) 
     told = insured(agent.save(SaveKind.INSURANCE))
     assert told is not None
     assert told.at_step == 55
-    assert texts(harness) == ["next insurance save at step 25: tau 12 s from stall 1 s, "
-                            "MTTP 3 h 00 (no preemption seen yet), every 25 steps"]  # fmt: skip
+    assert texts(harness) == ["next insurance save at step 25: tau 12 s from stall 1.0 s, "
+                            "MTTP 3 h (no preemption seen yet), every 25 steps"]  # fmt: skip
 
 
 def test_none_never_insures_and_says_so_once(harness: MasterHarness) -> None:
@@ -99,7 +99,7 @@ def test_thesis_is_off_while_an_emergency_save_fits_and_on_when_it_does_not(
     assert insured(agent.save()) is None  # measured: 0.5 + 0.2 + 0.4 < 3
     on, off = texts(harness)
     assert on.startswith("next insurance save")
-    assert "restart 4 s" in on
+    assert "restart 4.0 s" in on
     assert off.startswith("no insurance saves: off, because an emergency save fits")
 
 
@@ -166,7 +166,7 @@ def test_from_30_lives_on_the_vms_age_counts(harness: MasterHarness) -> None:
     agent.save()
     old = insured(agent.train(10))
     assert old is not None
-    assert "at the VM's age of 2 h 00" in old.reason
+    assert "at the VM's age of 2 h" in old.reason
     assert old.tau_s > 1.3 * young.tau_s  # though a save has turned out to be quick
 
 

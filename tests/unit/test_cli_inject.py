@@ -290,8 +290,8 @@ def test_pools(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for shown in (
         "zone-a/small",
-        "3h 2m",
-        "2h13m-4h10m",
+        "3 h 2 min",
+        "2h13min-4h10min",
         "41+3",
         "30s+12s",
         "38/40 93%",

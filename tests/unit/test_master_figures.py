@@ -12,7 +12,7 @@ from spothop.wire import AttemptView
 from spothop_master.store import views
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
 from spothop_master.store.schema import Attempt
-from spothop_master.web import chart, format
+from spothop_master.web import chart
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -64,44 +64,6 @@ def test_a_vm_costs_from_running_to_its_end() -> None:
     assert cost(vm, 2.0, now=sample_rows.NOW) == pytest.approx(1.0)
     vm.running_at = None
     assert cost(vm, 2.0, now=sample_rows.NOW) == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, "-"),
-        (0, "0.00 s"),
-        (0.0004, "< 1 ms"),
-        (0.041, "41 ms"),
-        (0.41, "0.41 s"),
-        (9.94, "9.9 s"),
-        (9.96, "10 s"),
-        (59.6, "1 min"),
-        (185, "3 min 5 s"),
-        (7800, "2 h 10 min"),
-        (90000, "1 d 1 h"),
-    ],
-)
-def test_durations_as_people_say_them(seconds: float | None, text: str) -> None:
-    assert format.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (5060, "5,060"), (1.94217, "1.942"), (32731.5, "32,732"), (2.4e-4, "0.00024")],
-)
-def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
-    assert format.number(value) == text
-
-
-def test_sizes_money_and_savings() -> None:
-    assert format.size(498_231_104) == "498 MB"
-    assert format.size(12) == "12 B"
-    assert format.money(0.0022) == "$0.0022"
-    assert format.saved(1.0, 4.0) == "75% less"
-    assert format.saved(5.0, 4.0) == "25% more"
-    assert format.saved(0.0, 0.0) == ""
-    assert not math.isfinite(float(format.number(math.inf)))
 
 
 def test_a_line_chart_spans_its_box_and_skips_what_is_not_finite() -> None:

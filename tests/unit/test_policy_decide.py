@@ -55,7 +55,7 @@ policies = st.sampled_from(["none", "static:7", "thesis", "thesis-always", "noti
 def test_thesis_has_no_insurance_while_an_emergency_save_fits() -> None:
     decision = next_insurance("thesis", LIGHT, step=100)
     assert (decision.at_step, decision.tau_s) == (None, None)
-    assert "an emergency save fits: step 4.6 s + save 2.5 s + backup 5 s < grace 30 s" in (
+    assert "an emergency save fits: step 4.6 s + save 2.5 s + backup 5.0 s < grace 30 s" in (
         decision.reason
     )
 
@@ -148,10 +148,10 @@ def test_a_job_without_a_step_time_gets_its_interval_in_seconds_only() -> None:
 def test_the_reason_names_the_figures() -> None:
     m = replace(LIGHT, mttp_s=10_920, lives=41, notice_kept=0.95)
     assert next_insurance("notice-aware", m, step=0).reason == (
-        "tau 17 min from stall 2.5 s, MTTP 3 h 02 (41 lives), notice kept 95 %"
+        "tau 17 min 23 s from stall 2.5 s, MTTP 3 h 2 min (41 lives), notice kept 95 %"
     )
     assert next_insurance("thesis-always", replace(m, lives=0), step=0).reason == (
-        "tau 237 s from stall 2.5 s, MTTP 3 h 02 (no preemption seen yet), restart 294 s"
+        "tau 3 min 57 s from stall 2.5 s, MTTP 3 h 2 min (no preemption seen yet), restart 4 min 54 s"
     )
 
 

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from spothop.cli import views
-from spothop.cli.text import dollars, number, saved
 from spothop.eventlog import EventFilter
+from spothop.figures import money, number, saved
 from spothop.sdk.client import ENDED, Client
 from spothop.sdk.errors import NotSpothop, Unreachable
 from spothop.wire import EventView, JobView
@@ -87,7 +87,8 @@ def status_line(job: JobView) -> str:
         parts.append(f"loss {job.metrics['loss']:.4g}")
     parts.append(f"preempted {job.preemptions}x")
     if job.cost > 0:
-        parts.append(f"{dollars(job.cost)} ({saved(job.cost, job.on_demand_cost)} saved)")
+        less = saved(job.cost, job.on_demand_cost)
+        parts.append(money(job.cost) + (f" ({less} than on demand)" if less else ""))
     if job.pool is not None:
         parts.append(views.short_place(job.pool))  # last: what a narrow terminal cuts off
     return " | ".join(parts)

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from spothop import traces
-from spothop.jobspec import parse_duration
+from spothop.durations import parse_seconds
 from spothop.policy.estimators import Life, kaplan_meier
 from spothop.sdk.client import Client
 from spothop.sdk.errors import ApiError, ClientError
@@ -38,7 +38,7 @@ def request(
     seed = secrets.randbelow(2**31) if seed is None else seed
     try:
         return InjectRequest(
-            mttp_s=mean_lives(mttp) if mttp is not None else [],
+            mttp_s=_means(mttp) if mttp is not None else [],
             lives_s=lives(trace, zone, seed=seed) if trace is not None else [],
             seed=seed,
             no_notice=no_notice,
@@ -60,24 +60,11 @@ _OPTIONS = {
 """What a field of the request was given with."""
 
 
-def mean_lives(text: str) -> list[float]:
-    """`600,20m` -> [600, 1200]; raises BadParameter."""
-    return [_seconds(part.strip()) for part in text.split(",")]
-
-
-def _seconds(text: str) -> float:
+def _means(text: str) -> list[float]:
     try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = parse_duration(text).total_seconds()
-        except (ValidationError, ValueError):
-            seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise typer.BadParameter(
-            f"--mttp: {text!r} is no time above 0; write seconds or durations, such as 600,20m"
-        )
-    return seconds
+        return parse_seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--mttp: {error}") from None
 
 
 def lives(path: Path, zone: str | None, *, seed: int) -> list[float]:

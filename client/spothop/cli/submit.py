@@ -11,7 +11,7 @@ from spothop import jobfile
 from spothop.cli import views
 from spothop.cli.follow import Follower, Screen
 from spothop.cli.session import Session
-from spothop.cli.text import size
+from spothop.figures import size
 from spothop.jobspec import JobSpec
 from spothop.sdk.bundle import Bundle, pack
 from spothop.sdk.client import ENDED, Client

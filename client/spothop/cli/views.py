@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from spothop.cli.inject import words as injection_words
-from spothop.cli.text import NOTHING, age, dollars, duration, number, saved, size, table
+from spothop.cli.text import age, table
+from spothop.durations import NOTHING, duration
+from spothop.figures import money, number, saved, size
 from spothop.wire import EventView, JobDetail, JobView, PlanReply, Pool, PoolView, VmView
 
 CHECKPOINTS_SHOWN = 5
@@ -101,7 +103,7 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
             number(job.step),
             short_place(job.pool),
             f"{job.preemptions}x",
-            dollars(job.cost),
+            money(job.cost),
             age(job.submitted_at, now=now),
         )
         for job in list_
@@ -122,12 +124,19 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
             str(vm.attempt),
             duration(_billed_s(vm, now)),
             f"{vm.price:.4g}",
-            dollars(vm.cost),
+            money(vm.cost),
         )
         for vm in list_
     ]
     columns = ("VM", "POOL", "STATE", "ATTEMPT", "RAN", "USD/H", "COST")
     console.print(table(columns, rows, right=columns[3:]))
+
+
+def _cost(job: JobView) -> str:
+    """What a job costs, and how it compares with on demand."""
+    less = saved(job.cost, job.on_demand_cost)
+    text = f"{money(job.cost)}; on demand {money(job.on_demand_cost)}"
+    return f"{text} ({less})" if less else text
 
 
 def _billed_s(vm: VmView, now: datetime) -> float | None:
@@ -191,11 +200,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
         ("saves", ", ".join(f"{n} {kind.value}" for kind, n in job.saves.items()) or "none yet"),
         ("useful", f"{duration(job.useful_s)}; {job.recomputed_steps} steps computed again"),
-        (
-            "cost",
-            f"{dollars(job.cost)}; on demand {dollars(job.on_demand_cost)}"
-            f" ({saved(job.cost, job.on_demand_cost)} saved)",
-        ),
+        ("cost", _cost(job)),
         ("storage", job.storage.url),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spothop.durations import duration
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
@@ -108,23 +110,3 @@ class EmergencyDecision:
             f"{duration(m.backup_s)}{margin} {'<' if self.fits else '>='} "
             f"grace {duration(m.grace_s)}"
         )
-
-
-def duration(seconds: float) -> str:
-    """`2.5 s`, `236 s`, `12 min`, `3 h 02`, `9 d 04 h`.
-
-    >>> duration(10920)
-    '3 h 02'
-    """
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02}"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours:02} h"

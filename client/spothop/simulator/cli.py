@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from spothop.cli.inject import mean_lives
+from spothop.durations import parse_seconds
 from spothop.simulator.inputs import InputError, load, make
 from spothop.simulator.presets import PRESETS
 from spothop.simulator.result import Result
@@ -96,9 +96,9 @@ def _lives(data: dict[str, Any], mttp: str | None, trace: Path | None) -> None:
         data["lives"] = {"kind": kind, "path": str(trace)}
         return
     try:
-        data["mttp_s"] = mean_lives(str(mttp))
-    except typer.BadParameter as error:
-        raise InputError(error.message) from error
+        data["mttp_s"] = parse_seconds(str(mttp))
+    except ValueError as error:
+        raise InputError(f"--mttp: {error}") from None
 
 
 def _show(result: Result, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import CursorResult, or_, select, update
 from sqlalchemy.orm import Session
 
-from spothop.policy.types import duration
+from spothop.durations import duration
 from spothop.wire import InjectionView, InjectRequest
 from spothop_master.core.injection import Plan
 from spothop_master.core.states import ACTIVE, AttemptState

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from spothop.figures import number
 from spothop.wire import AttemptView, CheckpointView, VmView
-from spothop_master.web.format import number
 
 WIDTH = 1000
 HEIGHT = 100

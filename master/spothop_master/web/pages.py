@@ -13,6 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
+from spothop import figures
+from spothop.durations import duration
 from spothop.eventlog import EventFilter
 from spothop.wire import JobDetail
 from spothop_master import pools
@@ -45,14 +47,14 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters.update(
-    money=format.money,
-    duration=format.duration,
-    size=format.size,
-    number=format.number,
+    money=figures.money,
+    duration=duration,
+    size=figures.size,
+    number=figures.number,
     moment=format.moment,
     clock=format.clock,
 )
-_templates.globals.update(between=format.between, saved=format.saved)
+_templates.globals.update(between=format.between, saved=figures.saved)
 
 RECENT = 100
 """Events, checkpoints and attempts on a job's page."""

@@ -1,0 +1,45 @@
+"""Money, sizes and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spothop.figures import money, number, saved, size
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$0.00"),
+        (0.00001, "<$0.0001"),
+        (0.0022, "$0.0022"),
+        (0.0123, "$0.012"),
+        (0.5, "$0.50"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_prices_for_people(usd: float, text: str) -> None:
+    assert money(usd) == text
+
+
+def test_savings_say_less_or_more_than_on_demand() -> None:
+    assert saved(1.0, 4.0) == "75% less"
+    assert saved(5.0, 4.0) == "25% more"
+    assert saved(0.0, 0.0) == ""
+
+
+def test_sizes_in_decimal_units() -> None:
+    assert [size(n) for n in (0, 12, 999, 1500, 4_200_000, 498_231_104, 5e12)] == [
+        "0 B", "12 B", "999 B", "1.5 kB", "4.2 MB", "498 MB", "5 TB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (5060, "5,060"), (1.94217, "1.942"), (32731.5, "32,732"), (2.4e-4, "0.00024")],
+)
+def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
+    assert number(value) == text
+    assert not math.isfinite(float(number(math.inf)))
