@@ -107,7 +107,10 @@ def test_mean_lives_in_seconds_and_durations(capsys: pytest.CaptureFixture[str])
     (asked,) = master.requests
     assert (asked.mttp_s, asked.seed, asked.no_notice) == ([600, 1200, 5400], 7, 0)
     out = capsys.readouterr().out
-    assert "j-1: exponential lives, MTTP 600, 1200, 5400 s, seed 7; 0 preemptions so far" in out
+    assert (
+        "j-1: exponential lives, MTTP 10 min, 20 min, 1 h 30 min, seed 7; 0 preemptions so far"
+        in out
+    )
 
 
 def test_a_seed_is_chosen_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,8 @@ def test_the_reason_names_the_figures() -> None:
         "tau 17 min 23 s from stall 2.5 s, MTTP 3 h 2 min (41 lives), notice kept 95 %"
     )
     assert next_insurance("thesis-always", replace(m, lives=0), step=0).reason == (
-        "tau 3 min 57 s from stall 2.5 s, MTTP 3 h 2 min (no preemption seen yet), restart 4 min 54 s"
+        "tau 3 min 57 s from stall 2.5 s, MTTP 3 h 2 min (no preemption seen yet), "
+        "restart 4 min 54 s"
     )
 
 

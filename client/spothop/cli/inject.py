@@ -12,14 +12,14 @@ import typer
 from pydantic import ValidationError
 
 from spothop import traces
+from spothop.cli.target import job_or_vm
 from spothop.durations import parse_seconds
+from spothop.injections import plan_text
 from spothop.policy.estimators import Life, kaplan_meier
 from spothop.sdk.client import Client
-from spothop.sdk.errors import ApiError, ClientError
+from spothop.sdk.errors import ClientError
 from spothop.traces import TraceError
 from spothop.wire import InjectionView, InjectRequest
-
-NOT_FOUND = 404
 
 
 def request(
@@ -105,36 +105,23 @@ def _of_zone(path: Path, name: str | None) -> list[float]:
 
 
 def inject(client: Client, target: str, wanted: InjectRequest | None) -> InjectionView:
-    """Into the job with this id or name, or the VM with this id; None ends what is under way."""
-    try:
-        return client.inject(target, wanted) if wanted else client.stop_injection(target)
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-    try:
-        return client.inject_vm(target, wanted) if wanted else client.stop_injection_vm(target)
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-        raise ApiError(
-            f"no job and no VM {target!r}",
-            "`spothop jobs` and `spothop vms` list those you can see",
-            status=error.status,
-            error=error.error,
-        ) from None
+    """Into the job with this id or name, or the VM with this id; None ends what is under way.
+
+    Raises ApiError.
+    """
+    if wanted is None:
+        return job_or_vm(target, client.stop_injection, client.stop_injection_vm)
+    return job_or_vm(
+        target,
+        lambda job: client.inject(job, wanted),
+        lambda vm: client.inject_vm(vm, wanted),
+    )
 
 
 def words(found: InjectionView) -> str:
-    """One line about an injection."""
-    if found.lives:
-        what = f"{found.lives} lives of a trace, seed {found.seed}"
-    else:
-        shown = ", ".join(f"{s:g}" for s in found.mttp_s[:5])
-        more = ", ..." if len(found.mttp_s) > 5 else ""
-        what = f"exponential lives, MTTP {shown}{more} s, seed {found.seed}"
-    if found.no_notice:
-        what += f", {found.no_notice:.0%} without notice"
+    """One line about an injection: its plan, and how far it is."""
     times = f"{found.done} preemption{'' if found.done == 1 else 's'} so far"
     if found.ended_at is not None:
         times = f"ended after {found.done}: {found.reason}"
-    return f"{what}; {times}" + (f" (only VM {found.vm})" if found.vm else "")
+    text = f"{plan_text(found)}; {times}"
+    return f"{text} (only VM {found.vm})" if found.vm else text

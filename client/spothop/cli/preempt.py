@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
+from spothop.cli.target import job_or_vm
 from spothop.sdk.client import Client
-from spothop.sdk.errors import ApiError
 from spothop.wire import VmView
-
-NOT_FOUND = 404
 
 
 def preempt(client: Client, target: str, notice_s: float | None) -> VmView:
-    """Preempt the VM of the job with this id or name, or the VM with this id."""
-    try:
-        return client.preempt(target, notice_s=notice_s)
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-    try:
-        return client.preempt_vm(target, notice_s=notice_s)
-    except ApiError as error:
-        if error.status != NOT_FOUND:
-            raise
-        raise ApiError(
-            f"no job and no VM {target!r}",
-            "`spothop jobs` and `spothop vms` list those you can see",
-            status=error.status,
-            error=error.error,
-        ) from None
+    """Preempt the VM of the job with this id or name, or the VM with this id; raises ApiError."""
+    return job_or_vm(
+        target,
+        lambda job: client.preempt(job, notice_s=notice_s),
+        lambda vm: client.preempt_vm(vm, notice_s=notice_s),
+    )

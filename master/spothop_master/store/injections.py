@@ -9,6 +9,7 @@ from sqlalchemy import CursorResult, or_, select, update
 from sqlalchemy.orm import Session
 
 from spothop.durations import duration
+from spothop.injections import plan_text
 from spothop.wire import InjectionView, InjectRequest
 from spothop_master.core.injection import Plan
 from spothop_master.core.states import ACTIVE, AttemptState
@@ -66,7 +67,7 @@ def start(
     session.add(row)
     session.flush()
     transitions.record(
-        session, "injection", f"injecting preemptions: {words(row)}", now=now, row=job
+        session, "injection", f"injecting preemptions: {plan_text(view(row))}", now=now, row=job
     )
     return row
 
@@ -188,19 +189,6 @@ def view(row: Injection) -> InjectionView:
     )
 
 
-def words(row: Injection) -> str:
-    """The plan, for people."""
-    request = InjectRequest.model_validate(row.plan)
-    if request.lives_s:
-        what = f"{len(request.lives_s)} lives of a trace"
-    else:
-        shown = ", ".join(duration(s) for s in request.mttp_s[:_SHOWN])
-        more = ", ..." if len(request.mttp_s) > _SHOWN else ""
-        what = f"exponential lives, MTTP {shown}{more}, seed {request.seed}"
-    return f"{what}, {request.no_notice:.0%} without notice" if request.no_notice else what
-
-
-_SHOWN = 5
 _LONGEST_S = 1e9
 """Thirty years; keeps dates within what the calendar can say."""
 
