@@ -1,0 +1,27 @@
+"""Arguments and output that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id of the job, or its name if only one has it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NdjsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+TargetArgument = Annotated[str, typer.Argument(metavar="JOB|VM", help="A job, or the id of a VM.")]
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(value, indent=2))
+
+
+def print_line(value: Any) -> None:
+    """As one line of a stream."""
+    import json
+
+    typer.echo(json.dumps(value))

@@ -1,0 +1,133 @@
+"""Jobs: which there are, what they do, and what they made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spothop.cli.commands.common import (
+    JobArgument,
+    JsonOption,
+    NdjsonOption,
+    print_json,
+    print_line,
+)
+from spothop.cli.session import session_of
+
+
+def jobs(
+    context: typer.Context,
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Also those long over.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first.
+
+    Example: spothop jobs --state running
+    """
+    from spothop.cli import views
+
+    session = session_of(context)
+    with session.client() as client:
+        found = client.jobs(state=state, all=all_)
+    if as_json:
+        print_json([job.model_dump(mode="json") for job in found])
+    else:
+        views.jobs(session.console(), found, now=session.now())
+
+
+def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
+    """Show a job: attempts, VMs, checkpoints, the end of its log.
+
+    Example: spothop show mnist-small
+    """
+    from spothop.cli import views
+
+    session = session_of(context)
+    with session.client() as client:
+        found = client.job(job)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        views.job(session.console(), found, now=session.now())
+
+
+def logs(
+    context: typer.Context,
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of this attempt instead of the newest.")
+    ] = None,
+    as_json: NdjsonOption = False,
+) -> None:
+    """Print the log of a job: its setup and its process.
+
+    Example: spothop logs mnist-small -f
+    """
+    with session_of(context).client() as client:
+        for piece in client.logs(job, attempt=attempt, follow=follow):
+            if as_json:
+                print_line({"attempt": piece.attempt, "text": piece.text})
+            else:
+                typer.echo(piece.text, nl=False)
+
+
+def events(
+    context: typer.Context,
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    as_json: NdjsonOption = False,
+) -> None:
+    """Print what happened to a job.
+
+    Example: spothop events mnist-small -f
+    """
+    from spothop.cli import views
+    from spothop.eventlog import EventFilter
+
+    session = session_of(context)
+    console = session.console()
+    news = EventFilter()
+    with session.client() as client:
+        for event in client.follow_events(job) if follow else client.events(job):
+            if as_json:
+                print_line(event.model_dump(mode="json"))
+            elif news.is_news(event):
+                console.print(views.event_line(event), soft_wrap=True)
+
+
+def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
+    """Cancel a job; its committed checkpoints stay.
+
+    Example: spothop cancel mnist-small
+    """
+    with session_of(context).client() as client:
+        found = client.cancel(job)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        typer.echo(f"{found.id}: cancelling (now {found.state}); `spothop show` tells when it is")
+
+
+def download(
+    context: typer.Context,
+    job: JobArgument,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to; default: the id of the job.")
+    ] = None,
+) -> None:
+    """Fetch a job's newest checkpoint, verified, and its outputs.
+
+    Example: spothop download mnist-small --to results
+    """
+    with session_of(context).client() as client:
+        found = client.download(job, to)
+    for problem in found.rejected:
+        typer.echo(f"warning: {problem}", err=True)
+    if found.checkpoint is not None:
+        typer.echo(f"{found.checkpoint} (step {found.step:,})")
+    for path in found.outputs:
+        typer.echo(path)

@@ -1,0 +1,66 @@
+"""From a job file to a job: submit, plan, and the schema of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spothop.cli.commands.common import JsonOption, print_json
+from spothop.cli.session import session_of
+
+
+def submit(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the job as JSON; needs --yes and --detach.")
+    ] = False,
+) -> int:
+    """Submit a job, and follow it to its end.
+
+    Shows where it would run and at what price, and asks. Exits with 0 when the job succeeded. While
+    following, Ctrl-C asks whether to stop following or to cancel the job.
+
+    Example: spothop submit job.yaml
+    """
+    from spothop.cli.submit import submit
+
+    if as_json and not (yes and detach):
+        raise typer.BadParameter("--json needs --yes and --detach")
+    return submit(session_of(context), file, yes=yes, detach=detach, as_json=as_json)
+
+
+def plan(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show where a job would run and at what price.
+
+    Example: spothop plan job.yaml
+    """
+    from spothop import jobfile
+    from spothop.cli import views
+
+    session = session_of(context)
+    spec = jobfile.load(file)
+    with session.client() as client:
+        found = client.plan(spec)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        views.plan(session.console(), found)
+
+
+def schema() -> None:
+    """Print the JSON schema of the job file, for editors.
+
+    Example: spothop schema > job.schema.json
+    """
+    from spothop.jobfile import json_schema
+
+    print_json(json_schema())
