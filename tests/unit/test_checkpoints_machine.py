@@ -14,7 +14,13 @@ from obstore.store import MemoryStore
 
 from spothop.checkpoints import Chain, Entry, Fenced, NotFencedIn, prune, restore, upload
 from spothop.checkpoints import keys as layout
-from spothop.storage import ObjectExists, ObjectStore, RemoteStore, StorageUnavailable
+from spothop.storage import (
+    NothingRestores,
+    ObjectExists,
+    ObjectStore,
+    RemoteStore,
+    StorageUnavailable,
+)
 from spothop.wire import SaveKind
 
 JOB = "j"
@@ -93,7 +99,11 @@ class ChainMachine(RuleBasedStateMachine):
         before = self.fences[attempt].n
         intact = [e for e in self._entries() if e.n < before and self._intact(e)]
         target = Path(self.folder.name, "job")
-        restored = restore(self.raw, self._chain(attempt).newest_first(before), target)
+        try:
+            restored = restore(self.raw, self._chain(attempt).newest_first(before), target)
+        except NothingRestores:
+            assert not intact
+            return
         assert restored.entry == (intact[-1] if intact else None)
         self.restored[attempt] = restored.entry.n if restored.entry else None
 

@@ -64,13 +64,15 @@ def test_damaged_ones_protect_nothing() -> None:
     assert gone("fiiii", 0, {2, 4, 5}) == []
 
 
-def test_what_a_restore_passed_over_protects_nothing() -> None:
+def test_what_a_restore_passed_over_protects_nothing_and_stays() -> None:
     entries = history("fiiifi")
     last = entries[-1]
     assert isinstance(last, Entry)
     assert [entry.n for entry in to_prune(entries, 0)] == [2, 3]
     fell_back = Entry(n=6, attempt=2, id="6", step=6, kind=INSURANCE, parent=3)
     assert [entry.n for entry in to_prune([*entries[:-1], fell_back], 0)] == [2]
+    later = [Entry(n=n, attempt=2, id=str(n), step=n, kind=INSURANCE, parent=n - 1) for n in (7, 8)]
+    assert [e.n for e in to_prune([*entries[:-1], fell_back, *later], 0)] == [2, 3, 6]  # never 4
 
 
 @settings(max_examples=100)

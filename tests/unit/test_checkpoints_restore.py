@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,16 @@ from obstore.store import MemoryStore
 
 from spothop.checkpoints import Chain, Entry, FileRecord, prune, restore, restore_from_job, upload
 from spothop.checkpoints import keys as layout
-from spothop.storage import FolderStore, ObjectStore, RemoteStore, StorageUnavailable
+from spothop.storage import (
+    FolderStore,
+    NothingRestores,
+    ObjectStore,
+    RemoteStore,
+    StorageBadUrl,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+)
 from spothop.wire import SaveKind, StorageSpec
 
 JOB = "j1"
@@ -145,10 +155,11 @@ def test_nothing_intact_leaves_the_directory_alone(chain: Chain, tmp_path: Path)
     for step in (1, 2):
         replace_data(chain, save(chain, tmp_path, step).files[-1], b"?")
     (tmp_path / "job/out/ckpt").mkdir(parents=True)
-    restored = restore(chain.store, chain.entries(), tmp_path / "job")
-    assert restored.entry is None
-    assert len(restored.rejected) == 2
-    assert (tmp_path / "job/out/ckpt").is_dir()
+    with pytest.raises(NothingRestores, match=r"none of the 2 newest .* is whole") as caught:
+        restore(chain.store, chain.entries(), tmp_path / "job")
+    assert "submit a new job" in caught.value.hint
+    assert [path.name for path in (tmp_path / "job/out").iterdir()] == ["ckpt"]
+    assert [path.name for path in (tmp_path / "job").iterdir()] == ["out"]
 
 
 def test_pruned_ones_are_passed_over_silently(chain: Chain, tmp_path: Path) -> None:
@@ -158,9 +169,42 @@ def test_pruned_ones_are_passed_over_silently(chain: Chain, tmp_path: Path) -> N
     for entry in chain.entries()[-2:]:
         assert isinstance(entry, Entry)
         replace_data(chain, entry.files[-1], b"?")
+    with pytest.raises(NothingRestores) as caught:
+        restore(chain.store, chain.entries(), tmp_path / "job")
+    assert re.findall(r"\((step \d)", caught.value.message) == ["step 5", "step 4"]
+
+
+def test_one_bad_read_is_read_again(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(chain, tmp_path, 1)
+    save(chain, tmp_path, 2)
+    fetch, reads = type(chain.store).fetch, 0
+
+    def torn_once(*arguments: object, **more: object) -> str:
+        nonlocal reads
+        reads += 1
+        sha256: str = fetch(*arguments, **more)  # type: ignore[arg-type]
+        return "0" * 64 if reads == 1 else sha256
+
+    monkeypatch.setattr(type(chain.store), "fetch", torn_once)
     restored = restore(chain.store, chain.entries(), tmp_path / "job")
-    assert restored.entry is None
-    assert [text.split("(")[1][:6] for text in restored.rejected] == ["step 5", "step 4"]
+    assert (restored.step, restored.rejected) == (2, [])
+
+
+@pytest.mark.parametrize("error", [StorageDenied("403"), StorageBadUrl("400")])
+def test_a_refusal_of_the_store_is_no_damage(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError
+) -> None:
+    save(chain, tmp_path, 1)
+    save(chain, tmp_path, 2)
+
+    def refuse(*arguments: object, **more: object) -> str:
+        raise error
+
+    monkeypatch.setattr(type(chain.store), "fetch", refuse)
+    with pytest.raises(type(error)):
+        restore(chain.store, chain.entries(), tmp_path / "job")
 
 
 def test_a_store_that_does_not_answer_costs_no_steps(
@@ -203,8 +247,8 @@ def test_a_file_record_never_leads_out_or_collides(chain: Chain, tmp_path: Path,
 def test_an_impossible_key_is_damage(chain: Chain, tmp_path: Path) -> None:
     entry = save(chain, tmp_path, 1)
     bad = dataclasses.replace(entry.files[-1], key="../../etc/passwd")
-    restored = restore(chain.store, [dataclasses.replace(entry, files=(bad,))], tmp_path / "job")
-    assert "impossible key" in restored.rejected[0]
+    with pytest.raises(NothingRestores, match="impossible key"):
+        restore(chain.store, [dataclasses.replace(entry, files=(bad,))], tmp_path / "job")
 
 
 def test_a_killed_restore_is_cleared_by_the_next(chain: Chain, tmp_path: Path) -> None:

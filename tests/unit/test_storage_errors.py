@@ -44,7 +44,11 @@ GENERIC = "Generic S3 error: Error performing PUT in 1s - Server returned non-2x
         (obs.GenericError(GENERIC + "503 Slow Down"), StorageUnavailable),
         (obs.GenericError(GENERIC + "429 Too Many Requests"), StorageUnavailable),
         (obs.GenericError(GENERIC + "403 Forbidden"), StorageDenied),
-        (obs.GenericError(GENERIC + "400 Bad Request"), StorageBadUrl),
+        (obs.GenericError(GENERIC + "400 Bad Request"), StorageUnavailable),
+        (
+            obs.GenericError("Generic S3 error: the credential provider timed out"),
+            StorageUnavailable,
+        ),
         (OSError(errno.EIO, "Input/output error"), StorageUnavailable),
         (OSError(errno.EDQUOT, "Quota exceeded"), StorageUnavailable),
         (OSError(errno.EROFS, "Read-only"), StorageDenied),

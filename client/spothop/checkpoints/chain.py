@@ -175,15 +175,23 @@ class Chain:
         if n in self._known:
             return self._known[n]
         try:
-            entry = Entry.from_json(self.store.get(keys.chain_key(self.job, n)))
-        except ObjectMissing:
-            return BadEntry(n, "it is missing")
-        except ValueError as error:
-            return BadEntry(n, str(error))
+            entry = self._parse(n)
+        except ValueError:
+            try:
+                entry = self._parse(n)  # one bad read is no damage
+            except ValueError as error:
+                return BadEntry(n, str(error))
         if entry.n != n:
             return BadEntry(n, f"it says that it is entry {entry.n}")
         self._known[n] = entry
         return entry
+
+    def _parse(self, n: int) -> Entry:
+        """Raises ValueError for what is no entry; a missing one is none either."""
+        try:
+            return Entry.from_json(self.store.get(keys.chain_key(self.job, n)))
+        except ObjectMissing:
+            raise ValueError("it is missing") from None
 
     def _top(self) -> tuple[int, Entry | None]:
         """The highest number in use, and the newest entry that can be read.

@@ -90,6 +90,11 @@ def unquote(key: str) -> str:
     return os.fsdecode(raw)
 
 
+def is_key(key: str) -> bool:
+    """Can `key` name an object at all? Without this, only the store's refusal would tell."""
+    return "\0" not in key and all(part not in {"", ".", ".."} for part in key.split("/"))
+
+
 def inside(target: Path, relative: str) -> Path:
     """`relative` below `target`; `UnsafePath` if it leads out, by its text or through a link."""
     parts = relative.split("/")

@@ -1,8 +1,10 @@
 """Which checkpoints lose their data, and the deleting. Chain entries always stay: they are history.
 
 Rules: the newest two that are whole stay, whatever their kind (I1); periodic ones stay by `keep`;
-all others go. A checkpoint that a later attempt passed over at its restore (its number lies between
-the later one's and that one's `parent`) counts as damaged: it protects nothing.
+what newer ones have superseded goes. A checkpoint that a later attempt passed over at its restore
+(its number lies between the later one's and that one's `parent`) was *rejected*, not superseded: it
+protects nothing, and it stays. The rejection may have been the mistake, of a store that showed a
+torn state for a while, and then its data is the only copy of that work.
 """
 
 from __future__ import annotations
@@ -25,20 +27,23 @@ def to_prune(
 ) -> list[Entry]:
     """Checkpoints whose data may go, oldest first. Pure.
 
-    `keep` counts periodic ones. Numbers in `damaged` protect nothing. With fewer than two whole
-    checkpoints, nothing goes; and nothing newer than the older of these two ever goes.
+    `keep` counts periodic ones. Numbers in `damaged` protect nothing; those that were passed over
+    protect nothing either, and stay. With fewer than two whole checkpoints, nothing goes; and
+    nothing newer than the older of these two ever goes.
     """
     checkpoints = sorted(
         (entry for entry in entries if isinstance(entry, Entry) and not entry.fence),
         key=lambda entry: entry.n,
     )
-    unfit = {*damaged, *passed_over(checkpoints)}
+    rejected = passed_over(checkpoints)
+    unfit = {*damaged, *rejected}
     whole = [entry for entry in checkpoints if entry.n not in unfit]
     if len(whole) < ALWAYS:
         return []
     oldest_protected = whole[-ALWAYS].n
     periodic = [entry.n for entry in whole if entry.kind is SaveKind.PERIODIC]
     stay = set(periodic[max(0, len(periodic) - keep) :])
+    stay |= rejected
     return [entry for entry in checkpoints if entry.n < oldest_protected and entry.n not in stay]
 
 

@@ -1,8 +1,13 @@
 """The newest intact checkpoint comes back to where the user saved it.
 
 Each candidate is downloaded beside its place, verified (size and SHA-256) as it comes, synced, and
-only then renamed; a candidate that fails is told and the one before is tried. A store that does not
-answer is no damage: that error goes to the caller, because an older checkpoint would cost steps.
+only then renamed. What fails its verification is read once more, since a read can go wrong on its
+way; damaged twice, it is rejected, the caller is told, and the checkpoint before is tried.
+
+Damage is a wrong checksum, a wrong size, or an entry that cannot be parsed, and nothing else (I1).
+A store that refuses or does not answer damages nothing: its error goes to the caller, because an
+older checkpoint would cost steps. And where checkpoints are, but none is whole, that is an error:
+to begin anew would throw the job's work away without a word.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from pathlib import Path
 from spothop.checkpoints import keys
 from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
-from spothop.storage import ObjectMissing, ObjectStore, StorageBadUrl, UnsafePath
+from spothop.storage import NothingRestores, ObjectMissing, ObjectStore, UnsafePath
 from spothop.storage.folder import sync_folder
 
 _ASIDE = ".spothop-restore-"
@@ -57,8 +62,9 @@ def restore(
 
     `entries` are those before this attempt's fence: a collection in any order, or an iterator that
     is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
-    Checkpoints whose data was pruned are passed over silently. Raises `StorageUnavailable` and
-    `StorageDenied` when the store does not answer, OSError when the disk here does not work.
+    Checkpoints whose data was pruned are passed over silently. Raises `NothingRestores` when there
+    are checkpoints and each was rejected, any other `StorageError` when the store refuses or does
+    not answer, OSError when the disk here does not work.
     """
     rejected: list[str] = []
     _clear_leftovers(target)
@@ -67,13 +73,32 @@ def restore(
             rejected.append(f"{entry}; trying the one before")
             continue
         try:
-            path = _restore_one(store, entry, target, on_progress)
+            path = _restore_twice(store, entry, target, on_progress)
         except Damaged as damage:
             if not (damage.gone and maybe_pruned):
                 rejected.append(f"{entry} is damaged: {damage}; trying the one before")
             continue
         return Restored(entry, path, rejected)
+    if rejected:
+        raise NothingRestores(
+            f"none of the {len(rejected)} newest checkpoints in {store.url} is whole: "
+            + "; ".join(reason.removesuffix("; trying the one before") for reason in rejected),
+            hint="put the missing objects back (an older version of the bucket may have them) and "
+            "resume; or submit a new job, with init_from where there is something to begin with",
+        )
     return Restored(None, None, rejected)
+
+
+def _restore_twice(
+    store: ObjectStore, entry: Entry, target: Path, on_progress: OnProgress | None
+) -> Path:
+    """A second read, unless an object is missing altogether."""
+    try:
+        return _restore_one(store, entry, target, on_progress)
+    except Damaged as damage:
+        if damage.gone:
+            raise
+    return _restore_one(store, entry, target, on_progress)
 
 
 def _candidates(entries: Iterable[AnyEntry]) -> Iterator[tuple[AnyEntry, bool]]:
@@ -153,6 +178,8 @@ def _place(fresh: Path, record: FileRecord) -> Path:
 def fetch_file(store: ObjectStore, record: FileRecord, place: Path, progress: Progress) -> None:
     """Download one verified and synced file. Raises `Damaged`."""
     which = f"(object {record.key!r})"
+    if not keys.is_key(record.key):
+        raise Damaged(f"{record.path!r} has an impossible key {which}")
     try:
         size = store.size(record.key)
         if size != record.size:
@@ -162,8 +189,6 @@ def fetch_file(store: ObjectStore, record: FileRecord, place: Path, progress: Pr
             raise Damaged(f"the content of {record.path!r} does not match its SHA-256 {which}")
     except ObjectMissing as error:
         raise Damaged(f"{record.path!r} is missing from storage {which}", gone=True) from error
-    except StorageBadUrl as error:
-        raise Damaged(f"{record.path!r} has an impossible key: {error}") from error
 
 
 def _swap(fresh: Path, place: Path, old: Path) -> None:

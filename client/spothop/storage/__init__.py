@@ -2,6 +2,7 @@
 
 errors.py    the exception tree
 base.py      the `ObjectStore` Protocol and its promises
+codes.py     what the error codes of three providers mean
 mapping.py   the only place that knows obstore's and the system's errors
 folder.py    `file://`: durable (synced) writes into a folder, standard library only
 hashing.py   SHA-256 beside a transfer
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from spothop.storage.base import ObjectInfo, ObjectStore
 from spothop.storage.errors import (
+    NothingRestores,
     ObjectExists,
     ObjectMissing,
     SourceChanged,
@@ -29,6 +31,7 @@ from spothop.storage.remote import RemoteStore
 
 __all__ = [
     "FolderStore",
+    "NothingRestores",
     "ObjectExists",
     "ObjectInfo",
     "ObjectMissing",

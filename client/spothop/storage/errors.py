@@ -7,6 +7,7 @@ StorageError
 |-- StorageUnsupported  the store lacks something that we need, such as the conditional create
 |-- ObjectExists        a conditional create lost
 |-- ObjectMissing       no such object
+|-- NothingRestores     there are checkpoints, and none of them is whole
 |-- SourceChanged       the file to upload was written, cut or removed meanwhile
 `-- UnsafePath          a path or link leads out of the directory that it belongs to
 """
@@ -52,6 +53,9 @@ class ObjectExists(StorageError): ...
 
 
 class ObjectMissing(StorageError): ...
+
+
+class NothingRestores(StorageError): ...
 
 
 class SourceChanged(StorageError): ...

@@ -1,14 +1,20 @@
-"""The only place that knows how obstore and the operating system report failures."""
+"""The only place that knows how obstore and the operating system report failures.
+
+obstore gives its errors classes by the HTTP status, and the status says too little: 409 becomes
+"already exists", 404 "not found", 403 "permission denied", whatever the provider meant. So where a
+server has answered, its own error code decides (`codes`), and obstore's class only where none has.
+"""
 
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from obstore import exceptions as obs
+from typing_extensions import assert_never
 
+from spothop.storage.codes import Meaning, code_of, meaning, status_of
 from spothop.storage.errors import (
     ObjectExists,
     ObjectMissing,
@@ -20,42 +26,75 @@ from spothop.storage.errors import (
 )
 
 _CREDENTIALS = "check the credentials of this machine and the rights on the bucket"
-_STATUS = re.compile(r"status code: (\d{3})")
-_TRANSIENT_4XX = {"408", "409", "425", "429"}  # time-out, conflict, too early, throttled
 
 
 @contextmanager
-def mapped(url: str, key: str, *, writing: bool = False) -> Iterator[None]:
+def mapped(url: str, key: str, *, writing: bool = False, creating: bool = False) -> Iterator[None]:
     """Turn whatever an operation on `key` raises into a `StorageError`.
 
-    When `writing`, "not found" cannot mean the object: it means the bucket or folder.
+    When `writing`, "not found" cannot mean the object: it means the bucket or folder. `creating`
+    says that the write was a conditional create.
     """
     try:
         yield
     except StorageError:
         raise
     except (obs.BaseError, OSError, ValueError) as error:
-        if writing and isinstance(error, FileNotFoundError):
-            raise StorageBadUrl(f"{url} does not exist", hint="create it or correct it") from error
-        raise translate(error, url, key) from error
+        raise translate(error, url, key, writing=writing, creating=creating) from error
 
 
-def translate(error: Exception, url: str, key: str) -> StorageError:
+def translate(
+    error: Exception, url: str, key: str, *, writing: bool = False, creating: bool = False
+) -> StorageError:
     """The error of ours that says what `error` means for the object `key` of the store `url`."""
-    where = f"{key!r} in {url}"
+    text, where = str(error), f"{key!r} in {url}"
+    status = status_of(text)
+    if status is not None:
+        found = meaning(status, code_of(text), creating=creating)
+        if found is Meaning.MISSING and writing:
+            # GCS says only "notFound" of a bucket; a code of S3's about an upload is transient
+            found = Meaning.TRANSIENT if code_of(text) == "NoSuchKey" else Meaning.UNUSABLE
+        return _ours(found, where, _said(error, status, code_of(text)), url)
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
-        return ObjectMissing(f"no object {where}")
+        if writing:
+            return _ours(Meaning.UNUSABLE, where, "it does not exist", url)
+        return _ours(Meaning.MISSING, where, "", url)
     if isinstance(error, (FileExistsError, obs.AlreadyExistsError, obs.PreconditionError)):
-        return ObjectExists(f"there is already an object {where}")
+        return _ours(Meaning.EXISTS, where, "", url)
     if isinstance(error, (PermissionError, obs.PermissionDeniedError, obs.UnauthenticatedError)):
-        return StorageDenied(f"access denied to {where}: {_first_line(error)}", hint=_CREDENTIALS)
+        return _ours(Meaning.DENIED, where, _first_line(error), url)
     if isinstance(error, obs.NotSupportedError):
-        return StorageUnsupported(f"the store cannot do this to {where}: {_first_line(error)}")
+        return _ours(Meaning.UNSUPPORTED, where, _first_line(error), url)
     if isinstance(error, OSError):
         return _from_system(error, where)
     if isinstance(error, (ValueError, obs.InvalidPathError, obs.UnknownConfigurationKeyError)):
         return StorageBadUrl(f"{where} is not usable: {_first_line(error)}")
-    return _from_answer(error, where)
+    hint = _CREDENTIALS if "credential" in text.lower() else ""
+    return StorageUnavailable(f"{where} failed: {_first_line(error)}", hint=hint)
+
+
+def _ours(found: Meaning, where: str, text: str, url: str) -> StorageError:
+    match found:
+        case Meaning.MISSING:
+            return ObjectMissing(f"no object {where}")
+        case Meaning.EXISTS:
+            return ObjectExists(f"there is already an object {where}")
+        case Meaning.DENIED:
+            return StorageDenied(f"access denied to {where}: {text}", hint=_CREDENTIALS)
+        case Meaning.UNSUPPORTED:
+            return StorageUnsupported(f"the store cannot do this to {where}: {text}")
+        case Meaning.UNUSABLE:
+            return StorageBadUrl(
+                f"{url} is not usable for {where}: {text}", hint="create it, or correct the URL"
+            )
+        case Meaning.TRANSIENT:
+            return StorageUnavailable(f"{where} failed: {text}")
+        case _:
+            assert_never(found)
+
+
+def _said(error: Exception, status: int, code: str | None) -> str:
+    return f"{status} {code}" if code else _first_line(error)
 
 
 def _from_system(error: OSError, where: str) -> StorageError:
@@ -74,18 +113,6 @@ def _from_system(error: OSError, where: str) -> StorageError:
             )
         case _:
             return StorageUnavailable(f"{where} failed: {error.strerror or error}")
-
-
-def _from_answer(error: Exception, where: str) -> StorageError:
-    """obstore's GenericError: only its text tells a bad request from a server in trouble."""
-    text = _first_line(error)
-    status = _STATUS.search(text)
-    code = status.group(1) if status else ""
-    if code in {"401", "403"} or "credential" in text.lower():
-        return StorageDenied(f"access denied to {where}: {text}", hint=_CREDENTIALS)
-    if code.startswith("4") and code not in _TRANSIENT_4XX:
-        return StorageBadUrl(f"the store refused {where}: {text}")
-    return StorageUnavailable(f"{where} failed: {text}")
 
 
 def _first_line(error: Exception) -> str:

@@ -54,7 +54,7 @@ class RemoteStore:
         return self._url
 
     def create(self, key: str, data: bytes) -> None:
-        with mapped(self._url, key, writing=True):
+        with mapped(self._url, key, writing=True, creating=True):
             obstore.put(self._store, key, data, mode="create")
 
     def put(self, key: str, data: bytes) -> None:
