@@ -11,7 +11,7 @@ import pytest
 from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import Killed, MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from spothop.wire import SaveKind
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState, SaveKind, VmState
 from spothop_master.agents.protocol import BadToken
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import (
@@ -23,7 +23,6 @@ from spothop_master.clouds.base import (
     Throttled,
     Unavailable,
 )
-from spothop_master.core.states import ACTIVE, AttemptState, JobState, VmState
 
 STEPS = 120
 REFUSALS: tuple[type[CloudError], ...] = (NoCapacity, QuotaExceeded, Throttled, Unavailable)
@@ -181,7 +180,7 @@ class Walk:
         tokens = {vm.token for vm in vms}
         assert all(machine.token in tokens for machine in self.harness.cloud.machines.values())
         assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
-        if JobState(self.harness.job().state) not in ACTIVE:
+        if JobState(self.harness.job().state) not in JOB_ACTIVE:
             assert living == []
 
     def check_end(self) -> None:

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop.wire import Pool
+from spothop.wire import Pool, VmReason, VmState
 from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.placement import order
-from spothop_master.core.states import VmReason, VmState
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 

@@ -9,21 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import (
-    ACTIVE,
     ATTEMPTS,
     JOB,
     JOBS,
     VMS,
     AttemptEvent,
-    AttemptState,
     IllegalTransition,
     JobEvent,
-    JobState,
     Machine,
     VmEvent,
-    VmState,
 )
 
 MACHINES = [
@@ -78,7 +75,7 @@ def test_a_terminal_state_can_be_reached_from_everywhere(
 
 
 def test_only_a_resume_leaves_a_pause_alive() -> None:
-    alive = {e for e, to in JOB[JobState.PAUSED].items() if to in ACTIVE}
+    alive = {e for e, to in JOB[JobState.PAUSED].items() if to in JOB_ACTIVE}
     assert alive == {JobEvent.RESUME}
 
 
@@ -103,7 +100,7 @@ def test_a_jobs_state_can_follow_its_attempts_from_every_active_state(
     living: list[Living],
 ) -> None:
     target = job_state(living)
-    for state in ACTIVE:
+    for state in JOB_ACTIVE:
         assert JOBS.after(state, EVENT_OF[target]) is target
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spothop.wire import ExitedReport, PreparationFailedReport
+from spothop.wire import EndReason, ExitedReport, PreparationFailedReport, VmReason, VmState
 from spothop_master.core import orphans, verdict
 from spothop_master.core.evidence import Cause, EndEvidence, Evidence, ending
-from spothop_master.core.states import EndReason, VmReason, VmState
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
 

@@ -14,12 +14,14 @@ from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import (
     AcknowledgedReport,
     AnyReport,
+    AttemptState,
     CommittedReport,
     Envelope,
     ExitedReport,
     FencedInReport,
     FencedReport,
     InsuranceDirective,
+    JobState,
     MessageReport,
     MetricsReport,
     NoticeReport,
@@ -31,9 +33,9 @@ from spothop.wire import (
     SaveRequestedReport,
     StartedReport,
     StepsReport,
+    VmState,
 )
 from spothop_master.agents import protocol
-from spothop_master.core.states import AttemptState, JobState, VmState
 from spothop_master.store import attempts, jobs
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric
 

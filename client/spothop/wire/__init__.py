@@ -38,6 +38,18 @@ from spothop.wire.common import (
     StorageSpec,
     Strict,
 )
+from spothop.wire.lifecycle import (
+    JOB_ACTIVE,
+    JOB_ENDED,
+    USER_FAILURES,
+    VM_LEAVING,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+    Wanted,
+)
 from spothop.wire.reports import (
     AcknowledgedReport,
     AnyReport,
@@ -74,17 +86,23 @@ from spothop.wire.users import (
 )
 
 __all__ = [
+    "JOB_ACTIVE",
+    "JOB_ENDED",
     "PROTOCOL",
+    "USER_FAILURES",
+    "VM_LEAVING",
     "AcknowledgedReport",
     "AgentConfig",
     "AnyDirective",
     "AnyReport",
     "AssignDirective",
     "Assignment",
+    "AttemptState",
     "AttemptView",
     "CheckpointView",
     "CommittedReport",
     "Dialect",
+    "EndReason",
     "Envelope",
     "EventView",
     "ExitedReport",
@@ -98,6 +116,7 @@ __all__ = [
     "Insurance",
     "InsuranceDirective",
     "JobDetail",
+    "JobState",
     "JobView",
     "JoinReply",
     "JoinRequest",
@@ -128,5 +147,8 @@ __all__ = [
     "SubmitRequest",
     "SyncReply",
     "SyncRequest",
+    "VmReason",
+    "VmState",
     "VmView",
+    "Wanted",
 ]

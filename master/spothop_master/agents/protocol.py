@@ -12,15 +12,17 @@ from spothop.wire import (
     AnyDirective,
     AssignDirective,
     Assignment,
+    AttemptState,
     Envelope,
     FenceDirective,
     InsuranceDirective,
     ReleaseDirective,
     StopDirective,
+    VmState,
 )
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
-from spothop_master.core.states import AttemptState, VmEvent, VmState
+from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions, vms
 from spothop_master.store.observations import STATED, Priors
 from spothop_master.store.schema import Attempt, Job, VmRow

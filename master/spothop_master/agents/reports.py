@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import (
     AcknowledgedReport,
+    AttemptState,
     CommittedReport,
+    EndReason,
     Envelope,
     ExitedReport,
     FencedInReport,
@@ -31,7 +33,6 @@ from spothop.wire import (
 )
 from spothop_master.agents import insurance
 from spothop_master.core import verdict
-from spothop_master.core.states import AttemptState, EndReason
 from spothop_master.store import attempts, observations, transitions
 from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, VmRow

@@ -13,13 +13,21 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from spothop.wire import PROTOCOL, JoinReply, JoinRequest, LogReply, Strict, SyncReply, SyncRequest
+from spothop.wire import (
+    PROTOCOL,
+    JoinReply,
+    JoinRequest,
+    LogReply,
+    Strict,
+    SyncReply,
+    SyncRequest,
+    VmState,
+)
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession, vm_is_over
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import MOST, Bearer, Count, ServicesDep
-from spothop_master.core.states import VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash
 from spothop_master.services import Services

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import EventView, JobDetail, JobView, SubmitRequest
+from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest
 from spothop_master import bundles
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
@@ -20,7 +20,6 @@ from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.storage import check_storage
-from spothop_master.core.states import JobState
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services

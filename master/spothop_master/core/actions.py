@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from spothop.wire import Pool
-from spothop_master.core.states import EndReason, JobState, VmReason
+from spothop.wire import EndReason, JobState, Pool, VmReason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from spothop.wire import (
+    JOB_ACTIVE,
+    USER_FAILURES,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+)
 from spothop_master.core import replace
 from spothop_master.core.actions import (
     Action,
@@ -21,15 +30,6 @@ from spothop_master.core.actions import (
     StopAttempt,
 )
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
-from spothop_master.core.states import (
-    ACTIVE,
-    USER_KINDS,
-    AttemptState,
-    EndReason,
-    JobState,
-    VmReason,
-    VmState,
-)
 from spothop_master.core.watch import cloud_says, past_deadline, silence
 
 Rule = Callable[[Snapshot], list[Action]]
@@ -46,7 +46,7 @@ _END_OF_VM = {
 
 def decide(snapshot: Snapshot) -> list[Action]:
     """The first rule's answer; an empty list when there is nothing to do now."""
-    for rule in _RULES if snapshot.job.state in ACTIVE else _RULES_AFTER:
+    for rule in _RULES if snapshot.job.state in JOB_ACTIVE else _RULES_AFTER:
         if actions := rule(snapshot):
             return actions
     return []
@@ -94,7 +94,7 @@ def budgets(snapshot: Snapshot) -> list[Action]:
     newest, job = snapshot.newest, snapshot.job
     if newest is None or newest.reason is None:
         return []
-    if newest.reason in USER_KINDS:
+    if newest.reason in USER_FAILURES:
         count, budget, whose = job.user_failures, job.requirements.user_retries, "user"
     elif newest.reason is EndReason.INFRASTRUCTURE:
         count = job.infrastructure_failures

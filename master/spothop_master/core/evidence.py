@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from spothop_master.core.states import VmReason
+from spothop.wire import VmReason
 
 
 class Cause(str, Enum):

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spothop.wire import Pool
+from spothop.wire import AttemptState, EndReason, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import Cause
-from spothop_master.core.states import AttemptState, EndReason, JobState, VmReason, VmState
 
 
 @dataclass(frozen=True, kw_only=True)

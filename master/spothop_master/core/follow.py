@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spothop_master.core.states import AttemptState, JobEvent, JobState
+from spothop.wire import AttemptState, JobState
+from spothop_master.core.states import JobEvent
 
 
 @dataclass(frozen=True, kw_only=True)

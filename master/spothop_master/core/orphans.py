@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from spothop_master.core.states import VmState
+from spothop.wire import VmState
 
 
 @dataclass(frozen=True, kw_only=True)

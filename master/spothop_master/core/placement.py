@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from spothop.wire import Pool
+from spothop.wire import Pool, VmReason
 from spothop_master.core.facts import Match, Requirements, VmFacts
-from spothop_master.core.states import VmReason
 
 FINAL = frozenset({"BadRequest", "AuthFailed"})
 """Refusals that no repetition changes."""

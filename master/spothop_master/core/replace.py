@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spothop.backoff import delay_s
+from spothop.wire import USER_FAILURES, AttemptState, EndReason, JobState, VmReason, VmState
 from spothop_master.core import placement
 from spothop_master.core.actions import (
     Action,
@@ -16,16 +17,8 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
-from spothop_master.core.states import (
-    USER_KINDS,
-    AttemptState,
-    EndReason,
-    JobState,
-    VmReason,
-    VmState,
-)
 
-_COUNTED = USER_KINDS | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
+_COUNTED = USER_FAILURES | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
 """Ends after which the next attempt waits."""
 
 
@@ -64,7 +57,7 @@ def waits_for_same_vm(snapshot: Snapshot) -> bool:
     if snapshot.job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
         return False
     vm = snapshot.vm(newest.vm)
-    return newest.reason in USER_KINDS and _fit(snapshot, vm)
+    return newest.reason in USER_FAILURES and _fit(snapshot, vm)
 
 
 def resume(snapshot: Snapshot) -> list[Action]:

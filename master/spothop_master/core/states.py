@@ -1,7 +1,8 @@
 """The life cycles of job, attempt and VM as tables: the only place that knows what may follow what.
 
-A job's active states (`ACTIVE`) mirror its newest attempt (`core/follow.py`), and attempts of one
-job overlap while a replacement prepares; so every active state may follow every other one. What the
+The states themselves are the wire's (`spothop.wire`); here are the events and the steps. A job's
+active states (`JOB_ACTIVE`) mirror its newest attempt (`core/follow.py`), and attempts of one job
+overlap while a replacement prepares; so every active state may follow every other one. What the
 table guards is the rest: nothing leaves a terminal state, and only `RESUME` leaves a pause.
 """
 
@@ -11,17 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-
-class JobState(str, Enum):
-    QUEUED = "queued"
-    ALLOCATING = "allocating"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    DRAINING = "draining"
-    PAUSED = "paused"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 
 
 class JobEvent(str, Enum):
@@ -37,27 +28,10 @@ class JobEvent(str, Enum):
     RESUME = "resume"
 
 
-class AttemptState(str, Enum):
-    PREPARING = "preparing"
-    RUNNING = "running"
-    DRAINING = "draining"
-    ENDED = "ended"
-
-
 class AttemptEvent(str, Enum):
     RUN = "run"  # first steps
     NOTICE = "notice"
     END = "end"
-
-
-class VmState(str, Enum):
-    REQUESTED = "requested"
-    BOOTING = "booting"
-    READY = "ready"
-    RUNNING = "running"
-    DRAINING = "draining"
-    TERMINATING = "terminating"
-    TERMINATED = "terminated"
 
 
 class VmEvent(str, Enum):
@@ -69,45 +43,6 @@ class VmEvent(str, Enum):
     TERMINATE = "terminate"  # we want it gone
     GONE = "gone"  # the cloud says it is
 
-
-class EndReason(str, Enum):
-    """Why an attempt ended."""
-
-    SUCCEEDED = "succeeded"
-    PREEMPTED = "preempted"
-    USER_FAILURE = "user_failure"
-    OUT_OF_MEMORY = "out_of_memory"
-    HANG = "hang"
-    INFRASTRUCTURE = "infrastructure"
-    FENCED = "fenced"
-    CANCELLED = "cancelled"
-    PAUSED = "paused"
-
-
-class VmReason(str, Enum):
-    """Why a VM ended."""
-
-    PREEMPTED = "preempted"
-    RELEASED = "released"
-    LAUNCH_FAILED = "launch_failed"
-    NEVER_JOINED = "never_joined"
-    AGENT_LOST = "agent_lost"
-    FAILED = "failed"  # the cloud ended it, and says it was no preemption
-    ORPHAN = "orphan"
-
-
-USER_KINDS = frozenset({EndReason.USER_FAILURE, EndReason.OUT_OF_MEMORY, EndReason.HANG})
-"""Ends that count against `retries.user`."""
-
-ACTIVE = frozenset(
-    {
-        JobState.QUEUED,
-        JobState.ALLOCATING,
-        JobState.PREPARING,
-        JobState.RUNNING,
-        JobState.DRAINING,
-    }
-)
 
 _ENDS = {
     JobEvent.SUCCEED: JobState.SUCCEEDED,
@@ -123,7 +58,7 @@ _FOLLOWS = {
 }
 
 JOB: Mapping[JobState, Mapping[JobEvent, JobState]] = {
-    **{state: {**_FOLLOWS, **_ENDS, JobEvent.PAUSE: JobState.PAUSED} for state in ACTIVE},
+    **{state: {**_FOLLOWS, **_ENDS, JobEvent.PAUSE: JobState.PAUSED} for state in JOB_ACTIVE},
     JobState.PAUSED: {
         JobEvent.RESUME: JobState.QUEUED,
         JobEvent.FAIL: JobState.FAILED,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spothop.wire import ExitedReport, PreparationFailedReport
-from spothop_master.core.states import EndReason
+from spothop.wire import EndReason, ExitedReport, PreparationFailedReport
 
 SIGKILL, SIGTERM = 9, 15
 

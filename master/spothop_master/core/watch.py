@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from spothop.wire import VmReason, VmState
 from spothop_master.core.actions import (
     Action,
     Adopt,
@@ -14,7 +15,6 @@ from spothop_master.core.actions import (
     VmOver,
 )
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
-from spothop_master.core.states import VmReason, VmState
 
 _TALKING = (VmState.READY, VmState.RUNNING, VmState.DRAINING)
 

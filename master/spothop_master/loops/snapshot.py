@@ -10,7 +10,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import Pool
+from spothop.wire import JOB_ACTIVE, AttemptState, EndReason, JobState, Pool, VmReason, VmState
 from spothop_master.agents.presence import Presence
 from spothop_master.clouds import base
 from spothop_master.clouds.watcher import CloudWatcher
@@ -26,14 +26,6 @@ from spothop_master.core.facts import (
     VmFacts,
 )
 from spothop_master.core.placement import FINAL
-from spothop_master.core.states import (
-    ACTIVE,
-    AttemptState,
-    EndReason,
-    JobState,
-    VmReason,
-    VmState,
-)
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import saved_since_notice
 from spothop_master.store.schema import Attempt, Job, VmRow
@@ -55,7 +47,7 @@ class Observed:
 
 def jobs_to_watch(session: Session) -> list[str]:
     """Those that are not over, and those that have VMs."""
-    states = [state.value for state in ACTIVE | {JobState.PAUSED}]
+    states = [state.value for state in JOB_ACTIVE | {JobState.PAUSED}]
     with_vms = select(VmRow.job_id).where(VmRow.state.in_(ALIVE))
     query = select(Job.id).where(or_(Job.state.in_(states), Job.id.in_(with_vms)))
     return list(session.scalars(query.order_by(Job.submitted_at)))

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
+from spothop.wire import VmState as RowState
 from spothop_master.clouds.base import Cloud, CloudError, VmState
 from spothop_master.core import orphans
-from spothop_master.core.states import VmState as RowState
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Event, VmRow
 

@@ -7,14 +7,8 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from spothop_master.core.states import (
-    USER_KINDS,
-    VMS,
-    AttemptEvent,
-    AttemptState,
-    EndReason,
-    VmEvent,
-)
+from spothop.wire import USER_FAILURES, AttemptState, EndReason
+from spothop_master.core.states import VMS, AttemptEvent, VmEvent
 from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
 
@@ -78,7 +72,7 @@ def end(
         ended_at=now,
         fenced_in=False,
     )
-    if why in USER_KINDS:
+    if why in USER_FAILURES:
         job.user_failures += 1
     elif why is EndReason.INFRASTRUCTURE:
         job.infrastructure_failures += 1

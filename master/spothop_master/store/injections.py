@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 
 from spothop.durations import duration
 from spothop.injections import plan_text
-from spothop.wire import InjectionView, InjectRequest
+from spothop.wire import JOB_ACTIVE, AttemptState, InjectionView, InjectRequest
 from spothop_master.core.injection import Plan
-from spothop_master.core.states import ACTIVE, AttemptState
 from spothop_master.store import transitions
 from spothop_master.store.schema import Attempt, Injection, Job, VmRow
 
@@ -48,7 +47,7 @@ def start(
 ) -> Injection:
     """Raises Refused, BadPlan. `vm`: only this one, instead of whichever trains."""
     plan_of(request)
-    if job.state not in {state.value for state in ACTIVE}:
+    if job.state not in {state.value for state in JOB_ACTIVE}:
         raise Refused(f"job {job.id} is {job.state}; inject into one that runs")
     if under_way(session, job.id) is not None:
         raise Refused(
@@ -198,7 +197,7 @@ def _plan(row: Injection) -> Plan:
 
 
 def _over(session: Session, row: Injection, job: Job, interval_s: float | None) -> str | None:
-    if job.state not in {state.value for state in ACTIVE}:
+    if job.state not in {state.value for state in JOB_ACTIVE}:
         return f"the job is {job.state}"
     if interval_s is None:
         return "the trace is over"

@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop_master.core.states import ACTIVE, JobEvent, JobState
+from spothop.wire import JOB_ACTIVE, JobState
+from spothop_master.core.states import JobEvent
 from spothop_master.store import transitions
 from spothop_master.store.schema import Job
 
@@ -74,7 +75,7 @@ def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
         raise LookupError(f"no job {job_id!r}")
     if job.wanted == wanted:
         return job
-    if JobState(job.state) not in ACTIVE | {JobState.PAUSED}:
+    if JobState(job.state) not in JOB_ACTIVE | {JobState.PAUSED}:
         raise JobIsOver(f"job {job_id} has {job.state}; submit it again to run it once more")
     if job.wanted == "cancelled":
         raise JobIsOver(f"job {job_id} is being cancelled; submit it again to run it once more")

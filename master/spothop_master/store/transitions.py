@@ -10,19 +10,9 @@ from typing import Any, TypeVar
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
-from spothop_master.core.states import (
-    ACTIVE,
-    ATTEMPTS,
-    JOBS,
-    VMS,
-    AttemptEvent,
-    AttemptState,
-    JobEvent,
-    JobState,
-    Machine,
-    VmEvent,
-)
+from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, Machine, VmEvent
 from spothop_master.store.schema import Attempt, Event, Job, VmRow
 
 Row = TypeVar("Row", Job, Attempt, VmRow)
@@ -114,7 +104,7 @@ def follow(session: Session, job: Job, *, now: datetime, text: str, waits: bool 
     A job without one stays as it is until it is decided what follows: `waits` says that it waits.
     """
     state = JobState(job.state)
-    if state not in ACTIVE:
+    if state not in JOB_ACTIVE:
         return
     rows = session.execute(
         select(Attempt.number, Attempt.state, VmRow.joined_at)

@@ -8,9 +8,9 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.wire import Dialect, Pool
+from spothop.wire import AttemptState, Dialect, Pool, VmReason, VmState
 from spothop_master.core.evidence import Cause, EndEvidence, ending
-from spothop_master.core.states import AttemptState, VmEvent, VmReason, VmState
+from spothop_master.core.states import VmEvent
 from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
 
