@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from machine import GRACE_S, DemoError
 from plan import SHORT_NOTICE_S, Kind, Plan, Preemption
 from screen import Screen
-from spothop.sdk.client import ENDED, Client
-from spothop.wire import EventView, JobDetail
+from spothop.sdk.client import Client
+from spothop.wire import JOB_ENDED, EventView, JobDetail
 
 HOPPED, STRAIGHT = "spot", "uninterrupted"
 POLL_S = 0.25
@@ -49,7 +49,7 @@ class DemoRunner:
                 for text in next(lines):
                     self._screen.note(text, title=title)
             self._screen.show(dict(views), now=time.monotonic())
-            if all(view.state in ENDED for view in views.values()):
+            if all(view.state in JOB_ENDED for view in views.values()):
                 return
             if time.monotonic() > until:
                 raise DemoError(f"the runs were not over after {deadline_s:.0f} s")
@@ -113,6 +113,6 @@ def told(event: EventView) -> str | None:
         case "vm" if event.data.get("to") == "terminated":
             reason = str(event.data.get("reason", "ended"))
             return f"{event.vm}: gone, {reason.replace('_', ' ')}"
-        case "job" if event.data.get("to") in ENDED:
+        case "job" if event.data.get("to") in JOB_ENDED:
             return event.text
     return None

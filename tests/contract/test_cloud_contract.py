@@ -18,14 +18,14 @@ from spothop_master.clouds.base import (
     OWNER_TAG,
     BadRequest,
     Cloud,
-    EndCause,
+    CloudVmState,
     LaunchSpec,
     PriceTooHigh,
     Vm,
-    VmState,
 )
 from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.driver import LocalCloud
+from spothop_master.core.evidence import EndCause
 
 
 class Rig(Protocol):
@@ -113,7 +113,7 @@ def listed(rig: Rig, vm: Vm, *, owner: str = "us") -> Vm:
 
 def running(rig: Rig, pool: Pool, token: str = "t1") -> Vm:
     vm = rig.cloud.launch(spec(pool), token)
-    wait(rig, lambda: listed(rig, vm).state is VmState.RUNNING)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.RUNNING)
     return listed(rig, vm)
 
 
@@ -127,9 +127,9 @@ def test_pools_are_the_clouds_own_and_priced(rig: Rig) -> None:
 
 def test_a_launch_is_pending_then_running_with_times_and_tags(rig: Rig) -> None:
     vm = rig.cloud.launch(spec(rig.spot), "t1")
-    assert vm.state in (VmState.PENDING, VmState.RUNNING)
+    assert vm.state in (CloudVmState.PENDING, CloudVmState.RUNNING)
     assert (vm.token, vm.pool, vm.cause, vm.ended_at) == ("t1", rig.spot, None, None)
-    wait(rig, lambda: listed(rig, vm).state is VmState.RUNNING)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.RUNNING)
     up = listed(rig, vm)
     assert up.running_at is not None
     assert up.running_at.tzinfo is not None
@@ -175,7 +175,7 @@ def test_termination_is_over_when_the_listing_says_so_and_may_be_repeated(rig: R
     vm = running(rig, rig.spot)
     rig.cloud.terminate(vm.id)
     rig.cloud.terminate(vm.id)
-    wait(rig, lambda: listed(rig, vm).state is VmState.TERMINATED)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     ended = listed(rig, vm)
     assert ended.cause is EndCause.TERMINATED
     assert ended.running_at is not None
@@ -183,7 +183,7 @@ def test_termination_is_over_when_the_listing_says_so_and_may_be_repeated(rig: R
     assert ended.ended_at >= ended.running_at
     rig.cloud.terminate(vm.id)
     assert listed(rig, vm) == ended
-    assert rig.cloud.launch(spec(rig.spot), "t1").state is VmState.TERMINATED
+    assert rig.cloud.launch(spec(rig.spot), "t1").state is CloudVmState.TERMINATED
 
 
 @pytest.mark.parametrize("vm_id", ["", "lvm-0000000000000000", "../vms", "i-1", "/etc"])
@@ -194,7 +194,7 @@ def test_terminating_what_never_was_is_harmless(rig: Rig, vm_id: str) -> None:
 def test_a_vm_can_be_terminated_before_it_runs(rig: Rig) -> None:
     vm = rig.cloud.launch(spec(rig.spot), "t1")
     rig.cloud.terminate(vm.id)
-    wait(rig, lambda: listed(rig, vm).state is VmState.TERMINATED)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert listed(rig, vm).cause is EndCause.TERMINATED
 
 
@@ -202,7 +202,7 @@ def test_a_vm_can_be_terminated_before_it_runs(rig: Rig) -> None:
 def test_the_eviction_test_ends_a_spot_vm_as_preempted(rig: Rig, notice_s: float | None) -> None:
     vm = running(rig, rig.spot)
     rig.cloud.preempt(vm.id, notice_s)
-    wait(rig, lambda: listed(rig, vm).state is VmState.TERMINATED)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert listed(rig, vm).cause is EndCause.PREEMPTED
 
 
@@ -213,7 +213,7 @@ def test_only_living_spot_vms_can_be_preempted(rig: Rig) -> None:
     with pytest.raises(BadRequest):
         rig.cloud.preempt("lvm-0000000000000000")
     rig.cloud.terminate(vm.id)
-    wait(rig, lambda: listed(rig, vm).state is VmState.TERMINATED)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     with pytest.raises(BadRequest):
         rig.cloud.preempt(vm.id)
 
@@ -222,5 +222,5 @@ def test_a_termination_during_a_notice_counts_as_asked_for(rig: Rig) -> None:
     vm = running(rig, rig.spot)
     rig.cloud.preempt(vm.id)
     rig.cloud.terminate(vm.id)
-    wait(rig, lambda: listed(rig, vm).state is VmState.TERMINATED)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert listed(rig, vm).cause is EndCause.TERMINATED

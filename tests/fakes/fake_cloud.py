@@ -12,12 +12,12 @@ from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
     CloudError,
-    EndCause,
+    CloudVmState,
     LaunchSpec,
     PoolInfo,
     Vm,
-    VmState,
 )
+from spothop_master.core.evidence import EndCause
 
 
 class FakeClock:
@@ -51,12 +51,12 @@ class Machine:
     notice_at: datetime | None = None
     deadline_at: datetime | None = None
 
-    def state(self, now: datetime) -> VmState:
+    def state(self, now: datetime) -> CloudVmState:
         if self.ends_at is not None and now >= self.ends_at:
-            return VmState.TERMINATED
+            return CloudVmState.TERMINATED
         if self.cause is EndCause.TERMINATED:
-            return VmState.STOPPING
-        return VmState.PENDING if now < self.running_at else VmState.RUNNING
+            return CloudVmState.STOPPING
+        return CloudVmState.PENDING if now < self.running_at else CloudVmState.RUNNING
 
     def is_up(self, now: datetime) -> bool:
         return self.running_at <= now and (self.ends_at is None or now < self.ends_at)
@@ -144,7 +144,7 @@ class FakeCloud:
     def terminate(self, vm_id: str) -> None:
         self._answer()
         machine = self.machines.get(vm_id)
-        if machine is not None and machine.state(self.clock()) is not VmState.TERMINATED:
+        if machine is not None and machine.state(self.clock()) is not CloudVmState.TERMINATED:
             at = self.clock() + timedelta(seconds=self.termination_s)
             machine.end(at, EndCause.TERMINATED)
 
@@ -161,7 +161,7 @@ class FakeCloud:
 
     def alive(self) -> Sequence[Machine]:
         """Neither over nor on the way out."""
-        wanted = (VmState.PENDING, VmState.RUNNING)
+        wanted = (CloudVmState.PENDING, CloudVmState.RUNNING)
         return [m for m in self.machines.values() if m.state(self.clock()) in wanted]
 
     def _answer(self) -> None:
@@ -171,7 +171,7 @@ class FakeCloud:
     def _view(self, machine: Machine) -> Vm:
         now = self.clock()
         state = machine.state(now)
-        over = state is VmState.TERMINATED
+        over = state is CloudVmState.TERMINATED
         return Vm(
             id=machine.id,
             token=machine.token,

@@ -16,6 +16,7 @@ from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.scripted_agent import FakeChain, ScriptedAgent
 from spothop.chaos import Chaos
 from spothop.jobspec import JobSpec
+from spothop.wire import Wanted
 from spothop_master.agents.presence import Presence
 from spothop_master.chaos import POINTS
 from spothop_master.loops.supervise import Supervisor
@@ -123,7 +124,7 @@ class MasterHarness:
 
     def want(self, wanted: str, job_id: str = "job-1") -> None:
         with self.db.begin() as session:
-            jobs.want(session, job_id, wanted, now=self.clock())
+            jobs.want(session, job_id, Wanted(wanted), now=self.clock())
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -25,18 +25,18 @@ from spothop.wire import AgentConfig, Dialect
 from spothop_master.clouds.base import (
     OWNER_TAG,
     BadRequest,
-    EndCause,
+    CloudVmState,
     LaunchSpec,
     NoCapacity,
     PriceTooHigh,
     Unavailable,
     Vm,
-    VmState,
 )
 from spothop_master.clouds.local import driver
 from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.disk import VmFolder
 from spothop_master.clouds.local.driver import LocalCloud
+from spothop_master.core.evidence import EndCause
 
 STANDIN = Path(__file__).with_name("standin_agent.py")
 OWNER = "tests"
@@ -132,7 +132,7 @@ class Rig:
 
     def ended(self, cloud: LocalCloud, vm: Vm) -> Vm:
         """The VM once it has ended; at that very moment none of its own processes is left."""
-        until(lambda: state_of(cloud, vm).state is VmState.TERMINATED)
+        until(lambda: state_of(cloud, vm).state is CloudVmState.TERMINATED)
         assert not [pid for pid in self.processes() if b"standin" in cmdline(pid)]
         assert not self.vm_folder(vm).disk.exists()
         return state_of(cloud, vm)
@@ -178,10 +178,10 @@ def test_a_preemption_is_announced_in_the_dialect_and_ends_everything(
 ) -> None:
     cloud = rig.cloud(dialect=dialect, grace_s=1.0)
     vm = rig.launch(cloud)
-    assert (vm.state, vm.running_at, vm.token) == (VmState.PENDING, None, "t1")
+    assert (vm.state, vm.running_at, vm.token) == (CloudVmState.PENDING, None, "t1")
     until(lambda: rig.reports("grandchild") and rig.reports("master"))
     running = state_of(cloud, vm)
-    assert running.state is VmState.RUNNING
+    assert running.state is CloudVmState.RUNNING
     assert running.running_at is not None
     asked_at = time.time()
     cloud.preempt(vm.id)
@@ -260,7 +260,7 @@ def test_a_dead_agent_is_restarted(rig: Rig) -> None:
     cloud = rig.cloud("crash")
     vm = rig.launch(cloud)
     until(lambda: len(rig.reports("up")) == 3)
-    assert state_of(cloud, vm).state is VmState.RUNNING
+    assert state_of(cloud, vm).state is CloudVmState.RUNNING
 
 
 def test_a_released_agent_is_not_restarted_and_the_vm_stays(plain_rig: Rig) -> None:
@@ -269,7 +269,7 @@ def test_a_released_agent_is_not_restarted_and_the_vm_stays(plain_rig: Rig) -> N
     console = plain_rig.vm_folder(vm).console
     until(lambda: "it is released" in console.read_text(encoding="utf-8"))
     assert len(plain_rig.reports("up")) == 1
-    assert state_of(cloud, vm).state is VmState.RUNNING
+    assert state_of(cloud, vm).state is CloudVmState.RUNNING
     cloud.terminate(vm.id)
     assert plain_rig.ended(cloud, vm).cause is EndCause.TERMINATED
 
@@ -335,7 +335,7 @@ def test_only_the_scripted_launch_is_preempted_and_never_on_demand(plain_rig: Ri
     assert plain_rig.launch(cloud, "s1").id == first.id
     until(lambda: state_of(cloud, second).cause is EndCause.PREEMPTED)
     for vm in (first, *on_demand):
-        assert state_of(cloud, vm).state is VmState.RUNNING
+        assert state_of(cloud, vm).state is CloudVmState.RUNNING
 
 
 def test_capacity_counts_live_spot_vms_and_refusals_come_first(plain_rig: Rig) -> None:
@@ -388,9 +388,13 @@ def test_a_driver_that_dies_in_a_launch_leaves_no_vm_or_one_that_failed(
         with pytest.raises(Killed):
             plain_rig.launch(cloud, "after")
     [left] = plain_rig.cloud().list(OWNER)
-    assert (left.token, left.state, left.cause) == ("after", VmState.TERMINATED, EndCause.FAILED)
+    assert (left.token, left.state, left.cause) == (
+        "after",
+        CloudVmState.TERMINATED,
+        EndCause.FAILED,
+    )
     assert plain_rig.launch(cloud, "after") == left
-    assert plain_rig.launch(cloud, "before").state is VmState.PENDING
+    assert plain_rig.launch(cloud, "before").state is CloudVmState.PENDING
 
 
 def test_vms_outlive_the_process_that_launched_them(plain_rig: Rig) -> None:
@@ -413,7 +417,7 @@ def test_vms_outlive_the_process_that_launched_them(plain_rig: Rig) -> None:
     subprocess.run([sys.executable, "-c", program, *arguments], check=True)
     until(lambda: plain_rig.reports("up"))
     [vm] = cloud.list(OWNER)
-    assert vm.state is VmState.RUNNING
+    assert vm.state is CloudVmState.RUNNING
 
 
 def test_ended_vms_are_forgotten_but_their_tokens_are_not(plain_rig: Rig) -> None:

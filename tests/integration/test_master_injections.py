@@ -13,7 +13,8 @@ from fakes.http_master import HttpAgent, HttpMaster
 from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import InjectRequest, JobDetail, Problem
-from spothop_master.clouds.base import EndCause, Unavailable
+from spothop_master.clouds.base import Unavailable
+from spothop_master.core.evidence import EndCause
 from spothop_master.core.injection import Plan
 from spothop_master.loops.inject import Injector
 from spothop_master.security import Role

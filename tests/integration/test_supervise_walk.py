@@ -17,12 +17,12 @@ from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import (
     Ambiguous,
     CloudError,
-    EndCause,
     NoCapacity,
     QuotaExceeded,
     Throttled,
     Unavailable,
 )
+from spothop_master.core.evidence import EndCause
 
 STEPS = 120
 REFUSALS: tuple[type[CloudError], ...] = (NoCapacity, QuotaExceeded, Throttled, Unavailable)

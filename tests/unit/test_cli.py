@@ -277,6 +277,17 @@ def test_a_refusal_is_an_error_and_a_hint_without_a_stack_trace(cli: Cli) -> Non
     assert cli.err == "error: nothing at GET /jobs/nothing\nhint: c\n"
 
 
+def test_a_state_that_this_client_does_not_know_is_told_without_a_stack_trace(cli: Cli) -> None:
+    cli.master.scripted["GET /vms"] = httpx.Response(
+        200, json=[{**vm().model_dump(mode="json"), "state": "hibernating"}]
+    )
+    assert cli("vms") == 1
+    assert cli.err == (
+        "error: the master's answer says 0.state = 'hibernating', which this client does not know\n"
+        "hint: update the client: install the version that the master has\n"
+    )
+
+
 def test_no_master_tells_how_to_start_one(cli: Cli) -> None:
     cli.master.scripted["GET /vms"] = httpx.ConnectError("[Errno 111] Connection refused")
     assert cli("vms") == 1

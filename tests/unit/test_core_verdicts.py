@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spothop.wire import EndReason, ExitedReport, PreparationFailedReport, VmReason, VmState
 from spothop_master.core import orphans, verdict
-from spothop_master.core.evidence import Cause, EndEvidence, Evidence, ending
+from spothop_master.core.evidence import EndCause, EndEvidence, Evidence, ending
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
@@ -27,14 +27,14 @@ def at(seconds: float) -> datetime:
         ({"code": 0, "done": True}, True, None, EndReason.SUCCEEDED),
         ({"code": 0, "done": True, "uncommitted": 1}, False, None, EndReason.INFRASTRUCTURE),
         ({"code": 0, "done": True, "outputs_lost": "why"}, False, None, EndReason.INFRASTRUCTURE),
-        ({"code": 0, "done": True}, False, "cancelled", EndReason.SUCCEEDED),
-        ({"code": 0, "stopped": True}, False, "cancelled", EndReason.CANCELLED),
-        ({"code": 0, "stopped": True}, True, "paused", EndReason.PAUSED),
-        ({"code": 0}, False, "paused", EndReason.PAUSED),
-        ({"signal": 9, "stopped": True}, False, "hang", EndReason.HANG),
+        ({"code": 0, "done": True}, False, EndReason.CANCELLED, EndReason.SUCCEEDED),
+        ({"code": 0, "stopped": True}, False, EndReason.CANCELLED, EndReason.CANCELLED),
+        ({"code": 0, "stopped": True}, True, EndReason.PAUSED, EndReason.PAUSED),
+        ({"code": 0}, False, EndReason.PAUSED, EndReason.PAUSED),
+        ({"signal": 9, "stopped": True}, False, EndReason.HANG, EndReason.HANG),
         ({"code": 1}, False, None, EndReason.USER_FAILURE),
         ({"code": 1}, True, None, EndReason.USER_FAILURE),
-        ({"code": 1}, False, "cancelled", EndReason.USER_FAILURE),
+        ({"code": 1}, False, EndReason.CANCELLED, EndReason.USER_FAILURE),
         ({"signal": 15}, True, None, EndReason.PREEMPTED),
         ({"code": 143}, True, None, EndReason.PREEMPTED),
         ({"signal": 15}, False, None, EndReason.USER_FAILURE),
@@ -44,7 +44,7 @@ def at(seconds: float) -> datetime:
     ],
 )
 def test_how_a_process_ended(
-    fields: dict[str, object], noticed: bool, stop: str | None, expected: EndReason
+    fields: dict[str, object], noticed: bool, stop: EndReason | None, expected: EndReason
 ) -> None:
     report = ExitedReport.model_validate(fields)
     assert verdict.of_exit(report, noticed=noticed, stop_wanted=stop).reason is expected
@@ -57,7 +57,7 @@ def test_how_a_process_ended(
     stopped=st.booleans(),
     uncommitted=st.integers(0, 2),
     noticed=st.booleans(),
-    stop=st.none() | st.sampled_from(["cancelled", "paused", "hang", "max_duration"]),
+    stop=st.none() | st.sampled_from([EndReason.CANCELLED, EndReason.PAUSED, EndReason.HANG]),
 )
 @settings(max_examples=100, deadline=None)
 def test_success_needs_code_0_and_all_backups_and_after_a_notice_done(
@@ -67,7 +67,7 @@ def test_success_needs_code_0_and_all_backups_and_after_a_notice_done(
     stopped: bool,
     uncommitted: int,
     noticed: bool,
-    stop: str | None,
+    stop: EndReason | None,
 ) -> None:
     report = ExitedReport(
         code=code, signal=signal, done=done, stopped=stopped, uncommitted=uncommitted
@@ -103,7 +103,7 @@ def days(**given: object) -> EndEvidence:
 @pytest.mark.parametrize(
     ("given_", "reason", "evidence", "life_s", "censored"),
     [
-        ({"notice_at": at(70), "cause": Cause.FAILED}, VmReason.PREEMPTED, "notice", 100, False),
+        ({"notice_at": at(70), "cause": EndCause.FAILED}, VmReason.PREEMPTED, "notice", 100, False),
         (
             {"notice_at": at(70), "deadline_at": at(110), "ours": VmReason.RELEASED},
             VmReason.PREEMPTED,
@@ -111,9 +111,9 @@ def days(**given: object) -> EndEvidence:
             110,
             False,
         ),
-        ({"cause": Cause.PREEMPTED}, VmReason.PREEMPTED, "cloud", 100, False),
+        ({"cause": EndCause.PREEMPTED}, VmReason.PREEMPTED, "cloud", 100, False),
         (
-            {"cause": Cause.PREEMPTED, "ours": VmReason.AGENT_LOST},
+            {"cause": EndCause.PREEMPTED, "ours": VmReason.AGENT_LOST},
             VmReason.PREEMPTED,
             "cloud",
             100,
@@ -121,15 +121,15 @@ def days(**given: object) -> EndEvidence:
         ),
         ({"ours": VmReason.AGENT_LOST}, VmReason.AGENT_LOST, "silence", 90, True),
         (
-            {"ours": VmReason.RELEASED, "cause": Cause.TERMINATED},
+            {"ours": VmReason.RELEASED, "cause": EndCause.TERMINATED},
             VmReason.RELEASED,
             "released",
             100,
             True,
         ),
-        ({"cause": Cause.FAILED}, VmReason.FAILED, "cloud", 100, True),
-        ({"cause": Cause.TERMINATED}, VmReason.FAILED, "cloud", 100, True),
-        ({"cause": Cause.UNKNOWN}, VmReason.AGENT_LOST, "silence", 90, True),
+        ({"cause": EndCause.FAILED}, VmReason.FAILED, "cloud", 100, True),
+        ({"cause": EndCause.TERMINATED}, VmReason.FAILED, "cloud", 100, True),
+        ({"cause": EndCause.UNKNOWN}, VmReason.AGENT_LOST, "silence", 90, True),
         ({"cause": None, "cloud_ended_at": None}, VmReason.AGENT_LOST, "silence", 90, True),
     ],
 )
@@ -146,7 +146,7 @@ def test_evidence_is_ranked(
 
 
 def test_a_vm_that_never_ran_has_no_life() -> None:
-    assert ending(days(running_at=None, cause=Cause.FAILED)).life_s is None
+    assert ending(days(running_at=None, cause=EndCause.FAILED)).life_s is None
 
 
 def test_strays_are_condemned_after_two_sightings_and_the_grace() -> None:

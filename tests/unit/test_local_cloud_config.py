@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from spothop.wire import Dialect
-from spothop_master.clouds.base import EndCause, VmState
+from spothop_master.clouds.base import CloudVmState
 from spothop_master.clouds.local.config import ConfigError, Delay, load
 from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
 from spothop_master.clouds.local.vm_supervisor import master_address
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
+from spothop_master.core.evidence import EndCause
 
 POOL = "region: r, zone: z, vm: small, dialect: gcp, price: 0.2, on_demand_price: 0.6, grace_s: 5"
 
@@ -106,7 +107,12 @@ def test_pauses_before_restarts_grow_to_a_limit() -> None:
 
 def test_the_supervisors_words_are_those_of_the_protocol() -> None:
     """The supervisor does not import them: that would import pydantic."""
-    assert {state.value for state in VmState} == {"pending", "running", "stopping", "terminated"}
+    assert {state.value for state in CloudVmState} == {
+        "pending",
+        "running",
+        "stopping",
+        "terminated",
+    }
     assert {"preempted", "terminated", "failed"} <= {cause.value for cause in EndCause}
 
 

@@ -17,8 +17,9 @@ from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop.wire import FenceDirective
 from spothop_master.agents.presence import Presence
-from spothop_master.clouds.base import EndCause, Unavailable
+from spothop_master.clouds.base import Unavailable
 from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
 from spothop_master.loops.prices import Prices
 from spothop_master.store.schema import Price

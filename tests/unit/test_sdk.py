@@ -13,7 +13,7 @@ import pytest
 
 from spothop.sdk.bundle import Bundle
 from spothop.sdk.client import Client
-from spothop.sdk.errors import ApiError, ClientError, NotSpothop, Unreachable
+from spothop.sdk.errors import ApiError, ClientError, NotSpothop, TooNew, Unreachable
 from spothop.sdk.settings import DEFAULT_URL, read_settings
 from spothop.wire import EventView, JobDetail, JobView, StorageSpec
 
@@ -65,6 +65,29 @@ def test_requests_carry_the_token_and_the_route() -> None:
     assert client(handle).jobs(state="running", all=True) == []
     assert str(asked[0].url) == "http://master:8900/api/v1/jobs?all=true&state=running"
     assert asked[0].headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("state", "hibernating"), ("wanted", "archived"), ("state", "x" * 9999)]
+)
+def test_a_state_that_came_after_this_client_is_named(field: str, value: str) -> None:
+    newer = {**detail(), field: value}
+    with pytest.raises(TooNew) as caught:
+        client(lambda request: httpx.Response(200, json=newer)).job("mnist-1")
+    assert f"{field} = '{value[:9]}" in caught.value.message
+    assert len(caught.value.message) < 400
+    assert "update the client" in caught.value.hint
+
+
+def test_a_state_that_came_after_this_client_is_named_in_a_list() -> None:
+    jobs = [detail(), {**detail(), "state": "hibernating"}]
+    with pytest.raises(TooNew, match=r"1\.state = 'hibernating'"):
+        client(lambda request: httpx.Response(200, json=jobs)).jobs()
+
+
+def test_states_travel_as_plain_text() -> None:
+    assert detail()["state"] == "running"
+    assert json.loads(JobDetail.model_validate(detail()).model_dump_json())["state"] == "running"
 
 
 @pytest.mark.parametrize("name", ["../vms", "a/b", "a?b", "", "%2e"])

@@ -14,9 +14,9 @@ from rich.text import Text
 from spothop.cli import views
 from spothop.eventlog import EventFilter
 from spothop.figures import money, number, saved
-from spothop.sdk.client import ENDED, Client
+from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
-from spothop.wire import EventView, JobView
+from spothop.wire import JOB_ENDED, EventView, JobView
 
 WAIT_S = 1.0
 """How long the master may hold an empty log answer back: the pace of the status line."""
@@ -135,7 +135,7 @@ class Follower:
             self._event = max(self._event, event.id)
         self._screen.status(status_line(job))
         more = self._read_log(job)
-        if job.state in ENDED:
+        if job.state in JOB_ENDED:
             return not more and not events
         if not more and self._log.complete:
             self._sleep(WAIT_S)
@@ -147,7 +147,7 @@ class Follower:
         if job.attempt < 1:
             log.complete = True
             return False
-        ended = job.state in ENDED
+        ended = job.state in JOB_ENDED
         if log.complete or (ended and log.drained):
             if log.attempt >= job.attempt:
                 return False

@@ -14,9 +14,9 @@ from spothop.cli.session import Session
 from spothop.figures import size
 from spothop.jobspec import JobSpec
 from spothop.sdk.bundle import Bundle, pack
-from spothop.sdk.client import ENDED, Client
+from spothop.sdk.client import Client
 from spothop.sdk.errors import ClientError
-from spothop.wire import JobView
+from spothop.wire import JOB_ENDED, JobState, JobView
 
 
 def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bool) -> int:
@@ -69,8 +69,8 @@ def _follow(session: Session, client: Client, job: JobView) -> int:
                 client.cancel(job.id)
                 screen.resume()
     typer.echo(f"{job.id}: {job.state}" + (f" ({job.reason})" if job.reason else ""), err=True)
-    assert job.state in ENDED
-    return 0 if job.state == "succeeded" else 1
+    assert job.state in JOB_ENDED
+    return 0 if job.state is JobState.SUCCEEDED else 1
 
 
 def _cancel_wanted(session: Session, job: str) -> bool:

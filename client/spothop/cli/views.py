@@ -13,7 +13,7 @@ from spothop.cli.inject import words as injection_words
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
 from spothop.figures import money, number, saved, size
-from spothop.wire import EventView, JobDetail, JobView, PlanReply, Pool, PoolView, VmView
+from spothop.wire import EventView, JobDetail, JobView, PlanReply, Pool, PoolView, VmView, Wanted
 
 CHECKPOINTS_SHOWN = 5
 
@@ -204,7 +204,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("storage", job.storage.url),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]
-    if job.wanted == "cancelled" and job.ended_at is None:
+    if job.wanted is Wanted.CANCELLED and job.ended_at is None:
         rows.insert(2, ("wanted", "cancelled"))
     if job.insurance is not None:
         due = f"at step {job.insurance.at_step:,}, then every {duration(job.insurance.tau_s)}"

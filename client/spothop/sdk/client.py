@@ -26,6 +26,7 @@ from spothop.sdk.bundle import Bundle
 from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
 from spothop.sdk.http import Http
 from spothop.wire import (
+    JOB_ENDED,
     EventView,
     InjectionView,
     InjectRequest,
@@ -41,8 +42,6 @@ from spothop.wire import (
 if TYPE_CHECKING:
     from spothop.sdk.downloads import Downloaded
 
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
-"""States that a job never leaves."""
 WAIT_S = 20.0
 """Long poll of followers."""
 PAUSE_S = 1.0
@@ -161,7 +160,9 @@ class Client:
     def follow_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
         """All events as they come; ends when the job has ended."""
         while True:
-            ended = self.job(job).state in ENDED  # before the read, so that the last event is in it
+            ended = (
+                self.job(job).state in JOB_ENDED
+            )  # before the read, so that the last event is in it
             events = self.events(job, after=after, wait_s=0.0 if ended else WAIT_S)
             yield from events
             after = max([after, *(event.id for event in events)])
@@ -219,7 +220,7 @@ class Client:
                 if now.attempt > attempt:
                     attempt, offset, decoder = attempt + 1, 0, _decoder()
                     continue
-                if now.state in ENDED:
+                if now.state in JOB_ENDED:
                     return
             self._sleep(PAUSE_S)
 

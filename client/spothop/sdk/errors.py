@@ -3,6 +3,7 @@
 ClientError
 |-- Unreachable     no answer: wrong address, master down, network
 |-- NotSpothop      an answer, but not one of a master that this client understands
+|-- TooNew          the master has a state or kind that this client does not know
 `-- ApiError        the master refused, with its own reason
 """
 
@@ -24,6 +25,10 @@ class Unreachable(ClientError):
 
 class NotSpothop(ClientError):
     """Something else than a spothop master answered."""
+
+
+class TooNew(ClientError):
+    """The answer is a spothop master's, with a value that came after this client."""
 
 
 class ApiError(ClientError):

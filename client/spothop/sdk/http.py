@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from spothop.sdk.errors import ApiError, ClientError, NotSpothop, Unreachable
+from spothop.sdk.errors import ApiError, ClientError, NotSpothop, TooNew, Unreachable
 from spothop.wire import Problem
 
 ANSWER_S = 30.0
@@ -84,11 +84,14 @@ class Http:
         raise self._refusal(answer)
 
     def read(self, type_: type[T], answer: httpx.Response) -> T:
-        """The answer's JSON as this type; raises `NotSpothop` when it is something else."""
+        """The answer's JSON as this type.
+
+        Raises `TooNew` for a value of a newer master, and `NotSpothop` when it is something else.
+        """
         try:
             return TypeAdapter(type_).validate_json(answer.content)
-        except ValidationError:
-            raise self._not_spothop(answer) from None
+        except ValidationError as error:
+            raise _too_new(error) or self._not_spothop(answer) from None
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         reason = str(error) or type(error).__name__
@@ -131,6 +134,20 @@ class Http:
             f"{what}: not a spothop master that this client understands",
             f"{_URL_HINT}; or install the client version that the master has",
         )
+
+
+def _too_new(error: ValidationError) -> TooNew | None:
+    """Everything is in its place, but some states or kinds have names that we do not know."""
+    wrong = error.errors(include_url=False)
+    if any(each["type"] != "enum" for each in wrong):
+        return None
+    first = wrong[0]
+    field = ".".join(str(part) for part in first["loc"])
+    return TooNew(
+        f"the master's answer says {field} = {_REPR.repr(first['input'])}, "
+        "which this client does not know",
+        "update the client: install the version that the master has",
+    )
 
 
 def _check_url(url: str) -> None:

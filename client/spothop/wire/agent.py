@@ -8,6 +8,7 @@ from pydantic import Field
 
 from spothop.wire.assignment import Assignment
 from spothop.wire.common import PROTOCOL, Dialect, Insurance, Strict
+from spothop.wire.lifecycle import EndReason
 from spothop.wire.reports import AnyReport
 
 
@@ -55,7 +56,8 @@ class StopDirective(Strict):
 
     kind: Literal["stop"] = "stop"
     attempt: int
-    reason: str
+    reason: EndReason
+    """What the attempt will have ended for."""
     save: bool = False
 
 

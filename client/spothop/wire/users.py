@@ -16,6 +16,7 @@ from spothop.wire.common import (
     StorageSpec,
     Strict,
 )
+from spothop.wire.lifecycle import AttemptState, EndReason, JobState, VmReason, VmState, Wanted
 
 
 class Problem(BaseModel):
@@ -137,8 +138,8 @@ class VmView(BaseModel):
     id: str
     cloud_id: str | None
     pool: Pool
-    state: str
-    reason: str | None
+    state: VmState
+    reason: VmReason | None
     dialect: Dialect | None
     attempt: int
     requested_at: datetime
@@ -154,8 +155,8 @@ class VmView(BaseModel):
 class AttemptView(BaseModel):
     number: int
     vm: str
-    state: str
-    reason: str | None
+    state: AttemptState
+    reason: EndReason | None
     detail: str
     started_at: datetime | None
     """First step or start of the training process."""
@@ -187,8 +188,8 @@ class JobView(BaseModel):
     id: str
     name: str
     owner: str
-    state: str
-    wanted: str
+    state: JobState
+    wanted: Wanted
     reason: str
     """Why it is in this state, for people."""
     submitted_at: datetime

@@ -9,16 +9,17 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
+    VM_LEAVING,
     AnyDirective,
     AssignDirective,
     Assignment,
     AttemptState,
+    EndReason,
     Envelope,
     FenceDirective,
     InsuranceDirective,
     ReleaseDirective,
     StopDirective,
-    VmState,
 )
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
@@ -26,8 +27,6 @@ from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions, vms
 from spothop_master.store.observations import STATED, Priors
 from spothop_master.store.schema import Attempt, Job, VmRow
-
-OVER = (VmState.TERMINATING.value, VmState.TERMINATED.value)
 
 
 class BadToken(Exception):
@@ -53,7 +52,7 @@ def join(
         leases.lock(session, vm.job_id)
         session.refresh(vm)
     attempt = vms.living_attempt(session, vm.id) if vm is not None else None
-    if vm is None or attempt is None or vm.state in OVER:
+    if vm is None or attempt is None or vm.state in VM_LEAVING:
         raise BadToken("this join token is unknown or used, or its VM is not wanted any more")
     job = session.get_one(Job, attempt.job_id)
     if vm.joined_at is None:
@@ -103,15 +102,15 @@ def directives(
 ) -> list[AnyDirective]:
     """What holds now for this VM; saying it again is harmless."""
     vm = session.get_one(VmRow, vm_id)
-    if vm.state in OVER:
+    if vm.state in VM_LEAVING:
         return [ReleaseDirective()]
     attempt = vms.living_attempt(session, vm_id)
     if attempt is None:
         return []
     number = attempt.number
     if attempt.stop_wanted is not None:
-        save = attempt.stop_wanted == "paused"
-        return [StopDirective(attempt=number, reason=attempt.stop_wanted, save=save)]
+        why = EndReason(attempt.stop_wanted)
+        return [StopDirective(attempt=number, reason=why, save=why is EndReason.PAUSED)]
     told: list[AnyDirective] = []
     if _is_reassigned(session, attempt):
         told.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
@@ -129,12 +128,12 @@ def is_waiting(session: Session, vm_id: str) -> bool:
     vm = session.get_one(VmRow, vm_id)
     attempt = vms.living_attempt(session, vm_id)
     if attempt is None:
-        return vm.state not in OVER
+        return vm.state not in VM_LEAVING
     return attempt.prepared_at is not None and attempt.fenced_at is None
 
 
 def vm_of_session(session: Session, session_hash: str) -> VmRow | None:
-    """None: the session is unknown. A row in a state of `OVER`: the agent may go."""
+    """None: the session is unknown. A row in a state of `VM_LEAVING`: the agent may go."""
     return session.scalar(select(VmRow).where(VmRow.session_hash == session_hash))
 
 

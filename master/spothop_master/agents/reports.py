@@ -219,10 +219,11 @@ def _exited(context: ReportContext, report: ExitedReport) -> None:
     context.attempt.exit_code, context.attempt.exit_signal = report.code, report.signal
     if report.step is not None:
         context.attempt.last_step = max(report.step, context.attempt.last_step or 0)
+    stop = context.attempt.stop_wanted
     found = verdict.of_exit(
         report,
         noticed=context.vm.notice_at is not None,
-        stop_wanted=context.attempt.stop_wanted,
+        stop_wanted=EndReason(stop) if stop else None,
     )
     _end(context, found.reason, found.text)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from spothop.wire import VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
@@ -47,7 +48,7 @@ class Sessions:
             raise ApiError(
                 401, "no_session", "no VM has this session", "join again with a new one-time token"
             )
-        if row[2] == "terminated":
+        if row[2] == VmState.TERMINATED:
             self.forget(row[0])
             raise vm_is_over(row[0])
         known = VmSession(vm=row[0], job=row[1] or "")

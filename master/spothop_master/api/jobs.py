@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest
+from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest, Wanted
 from spothop_master import bundles
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
@@ -149,14 +149,14 @@ def cancel(ref: str, services: ServicesDep, user: Writer) -> JobView:
     """Harmless when repeated; 409 when the job has ended otherwise."""
     with services.db.begin() as session:
         job = job_for(session, user, ref)
-        if job.state != "cancelled":
-            _want(session, job, "cancelled", services)
+        if job.state != JobState.CANCELLED:
+            _want(session, job, Wanted.CANCELLED, services)
         view = _view(services, session, job)
     services.wake()
     return view
 
 
-def _want(session: Session, job: Job, wanted: str, services: Services) -> None:
+def _want(session: Session, job: Job, wanted: Wanted, services: Services) -> None:
     try:
         jobs.want(session, job.id, wanted, now=services.clock())
     except jobs.JobIsOver as error:

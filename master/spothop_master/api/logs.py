@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from spothop.wire import VmState
 from spothop_master.api.deps import Count, Reader, ServicesDep
 from spothop_master.api.jobs import Wait
 from spothop_master.api.lookup import job_for
@@ -96,7 +97,7 @@ def _attempts(session: Session, job_id: str) -> list[tuple[Attempt, VmRow]]:
 def _is_over(attempt: Attempt, vm: VmRow, services: Services) -> bool:
     if attempt.ended_at is None:
         return False
-    return vm.state == "terminated" or services.clock() - attempt.ended_at > LATE
+    return vm.state == VmState.TERMINATED or services.clock() - attempt.ended_at > LATE
 
 
 def _newest_with_log(services: Services, job_id: str, numbers: list[int]) -> int:

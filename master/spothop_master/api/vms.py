@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from sqlalchemy import select
 
-from spothop.wire import PreemptRequest, VmView
+from spothop.wire import JOB_ENDED, VM_LEAVING, JobState, PreemptRequest, VmState, VmView
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
@@ -20,7 +20,6 @@ from spothop_master.store.schema import Attempt, Job, VmRow
 router = APIRouter(prefix="/api/v1", tags=["vms"])
 
 PROMISED = PreemptRequest()
-OVER = ("terminating", "terminated")
 LONGEST_NOTICE_S = 1e9
 """Thirty years; keeps dates within what the calendar can say."""
 
@@ -32,11 +31,11 @@ class Target:
     id: str
     cloud: str
     cloud_id: str | None
-    state: str
+    state: VmState
 
     @classmethod
     def of(cls, row: VmRow) -> Target:
-        return cls(id=row.id, cloud=row.cloud, cloud_id=row.cloud_id, state=row.state)
+        return cls(id=row.id, cloud=row.cloud, cloud_id=row.cloud_id, state=VmState(row.state))
 
 
 @router.get("/vms")
@@ -62,14 +61,14 @@ def preempt_job(
     """The VM that trains; while none does, the one that prepares."""
     with services.db.read() as session:
         job = job_for(session, user, ref)
-        if job.state in views.ENDED:
+        if job.state in JOB_ENDED:
             raise _job_is_over(job)
         attempts = session.scalars(
             select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
         )
         current = current_attempt(list(attempts))
         row = session.get(VmRow, current.vm_id) if current else None
-        if row is None or row.state in OVER:
+        if row is None or row.state in VM_LEAVING:
             raise _nothing_runs(f"job {job.id!r} has no VM at the moment")
         target = Target.of(row)
     return _preempt(services, target, request)
@@ -85,14 +84,14 @@ def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmV
             "give seconds, or leave it out for what the pool promises",
             field="notice_s",
         )
-    if target.state in OVER:
+    if target.state in VM_LEAVING:
         raise ApiError(
             409,
             "vm_is_over",
             f"VM {target.id!r} is {target.state}: nothing is left to preempt",
             "`spothop vms` shows those that run",
         )
-    if target.cloud_id is None or target.state == "requested":
+    if target.cloud_id is None or target.state == VmState.REQUESTED:
         raise _nothing_runs(f"VM {target.id!r} is {target.state}")
     cloud = services.clouds.get(target.cloud)
     if cloud is None:
@@ -122,7 +121,7 @@ def _job_is_over(job: Job) -> ApiError:
     return ApiError(
         409,
         "job_is_over",
-        f"job {job.id!r} has {'been ' * (job.state == 'cancelled')}{job.state}: "
+        f"job {job.id!r} has {'been ' * (job.state == JobState.CANCELLED)}{job.state}: "
         "nothing is left to preempt",
         "`spothop jobs` lists those that run",
     )

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Protocol
 
 from spothop.wire import AgentConfig, Dialect, Pool
+from spothop_master.core.evidence import EndCause
 
 #   CloudError
 #   |-- NoCapacity          try another pool at once
@@ -54,22 +55,13 @@ class BadRequest(CloudError): ...
 class AuthFailed(CloudError): ...
 
 
-class VmState(str, Enum):
+class CloudVmState(str, Enum):
     """What the cloud itself says of a VM."""
 
     PENDING = "pending"
     RUNNING = "running"
     STOPPING = "stopping"
     TERMINATED = "terminated"
-
-
-class EndCause(str, Enum):
-    """Why the cloud says a VM ended."""
-
-    PREEMPTED = "preempted"
-    TERMINATED = "terminated"  # by request
-    FAILED = "failed"  # hardware, or it never came up
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ class Vm:
     token: str
     """The client token of its launch."""
     pool: Pool
-    state: VmState
+    state: CloudVmState
     cause: EndCause | None = None
     requested_at: datetime
     running_at: datetime | None = None

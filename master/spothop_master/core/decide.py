@@ -19,6 +19,7 @@ from spothop.wire import (
     JobState,
     VmReason,
     VmState,
+    Wanted,
 )
 from spothop_master.core import replace
 from spothop_master.core.actions import (
@@ -176,13 +177,13 @@ def _why(vm: VmFacts) -> str:
 
 def _wanted_end(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
     job = snapshot.job
-    if job.wanted == "cancelled":
+    if job.wanted is Wanted.CANCELLED:
         return JobState.CANCELLED, EndReason.CANCELLED, "cancelled by the user"
     limit = job.requirements.max_duration_s
     if limit is not None and snapshot.now >= job.submitted_at + timedelta(seconds=limit):
         text = f"max_duration of {limit:.0f} s is over"
         return JobState.FAILED, EndReason.CANCELLED, text
-    if job.wanted == "paused":
+    if job.wanted is Wanted.PAUSED:
         return JobState.PAUSED, EndReason.PAUSED, "paused by the user"
     return None
 

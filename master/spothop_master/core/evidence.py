@@ -13,12 +13,12 @@ from enum import Enum
 from spothop.wire import VmReason
 
 
-class Cause(str, Enum):
-    """Why the cloud says a VM ended."""
+class EndCause(str, Enum):
+    """Why the cloud says a VM ended: what every driver of a cloud has to tell apart."""
 
     PREEMPTED = "preempted"
-    TERMINATED = "terminated"
-    FAILED = "failed"
+    TERMINATED = "terminated"  # by request
+    FAILED = "failed"  # hardware, or it never came up
     UNKNOWN = "unknown"
 
 
@@ -40,7 +40,7 @@ class EndEvidence:
     deadline_at: datetime | None
     ours: VmReason | None
     """Why we asked for its end; None when we did not."""
-    cause: Cause | None
+    cause: EndCause | None
     """None when the cloud no longer knows it."""
     cloud_ended_at: datetime | None
     last_contact_at: datetime | None
@@ -64,14 +64,14 @@ def ending(vm: EndEvidence) -> VmVerdict:
         # Released before its deadline, it would have lived until then.
         died = ended_at if vm.ours is None else (vm.deadline_at or ended_at)
         return _verdict(vm, VmReason.PREEMPTED, Evidence.NOTICE, died, ended_at)
-    if vm.cause is Cause.PREEMPTED:
+    if vm.cause is EndCause.PREEMPTED:
         return _verdict(vm, VmReason.PREEMPTED, Evidence.CLOUD, ended_at, ended_at)
     contact = vm.last_contact_at or ended_at
     if vm.ours is VmReason.AGENT_LOST:
         return _verdict(vm, vm.ours, Evidence.SILENCE, contact, ended_at, censored=True)
     if vm.ours is not None:
         return _verdict(vm, vm.ours, Evidence.RELEASED, ended_at, ended_at, censored=True)
-    if vm.cause in (Cause.FAILED, Cause.TERMINATED):
+    if vm.cause in (EndCause.FAILED, EndCause.TERMINATED):
         return _verdict(vm, VmReason.FAILED, Evidence.CLOUD, ended_at, ended_at, censored=True)
     return _verdict(vm, VmReason.AGENT_LOST, Evidence.SILENCE, contact, ended_at, censored=True)
 

@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spothop.wire import AttemptState, EndReason, JobState, Pool, VmReason, VmState
-from spothop_master.core.evidence import Cause
+from spothop.wire import (
+    VM_LEAVING,
+    AttemptState,
+    EndReason,
+    JobState,
+    Pool,
+    VmReason,
+    VmState,
+    Wanted,
+)
+from spothop_master.core.evidence import EndCause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +64,7 @@ class Requirements:
 class JobFacts:
     id: str
     state: JobState
-    wanted: str
+    wanted: Wanted
     submitted_at: datetime
     user_failures: int = 0
     infrastructure_failures: int = 0
@@ -78,7 +87,7 @@ class AttemptFacts:
     deadline_at: datetime | None = None
     saved_since_notice: bool = False
     """Its last save after the notice is committed."""
-    stop_wanted: str | None = None
+    stop_wanted: EndReason | None = None
     stop_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -93,7 +102,7 @@ class Sighting:
 
     cloud_id: str
     over: bool
-    cause: Cause | None = None
+    cause: EndCause | None = None
     running_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -126,7 +135,7 @@ class VmFacts:
     @property
     def alive(self) -> bool:
         """Neither over nor on its way out."""
-        return self.state not in (VmState.TERMINATING, VmState.TERMINATED)
+        return self.state not in VM_LEAVING
 
 
 @dataclass(frozen=True, kw_only=True)

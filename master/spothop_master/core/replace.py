@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spothop.backoff import delay_s
-from spothop.wire import USER_FAILURES, AttemptState, EndReason, JobState, VmReason, VmState
+from spothop.wire import (
+    JOB_ENDED,
+    USER_FAILURES,
+    AttemptState,
+    EndReason,
+    JobState,
+    VmReason,
+    VmState,
+    Wanted,
+)
 from spothop_master.core import placement
 from spothop_master.core.actions import (
     Action,
@@ -52,9 +61,9 @@ def replacement(snapshot: Snapshot) -> list[Action]:
 def waits_for_same_vm(snapshot: Snapshot) -> bool:
     """The newest attempt failed by itself on a VM that is fit for another one."""
     newest = snapshot.newest
-    if newest is None or newest.alive or snapshot.job.wanted != "running":
+    if newest is None or newest.alive or snapshot.job.wanted is not Wanted.RUNNING:
         return False
-    if snapshot.job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
+    if snapshot.job.state in JOB_ENDED:
         return False
     vm = snapshot.vm(newest.vm)
     return newest.reason in USER_FAILURES and _fit(snapshot, vm)
@@ -65,9 +74,9 @@ def resume(snapshot: Snapshot) -> list[Action]:
     job = snapshot.job
     if job.state is not JobState.PAUSED:
         return []
-    if job.wanted == "cancelled":
+    if job.wanted is Wanted.CANCELLED:
         return [FinishJob(state=JobState.CANCELLED, reason="cancelled by the user")]
-    return [ResumeJob(reason="resumed by the user")] if job.wanted == "running" else []
+    return [ResumeJob(reason="resumed by the user")] if job.wanted is Wanted.RUNNING else []
 
 
 def finish(snapshot: Snapshot, state: JobState, reason: str) -> list[Action]:

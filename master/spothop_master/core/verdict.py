@@ -15,7 +15,7 @@ class Verdict:
     text: str
 
 
-def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: str | None) -> Verdict:
+def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | None) -> Verdict:
     """I8: exit code 0 after a notice is success only after `done()`, and nothing may be pending."""
     how = _how(report)
     if report.code == 0 and report.uncommitted:
@@ -31,7 +31,7 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: str | None) -> 
     if report.code == 0 and report.done:
         return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
     if stop_wanted is not None and (report.stopped or report.code == 0):
-        return Verdict(reason=_of_stop(stop_wanted), text=f"{how}, as it was told: {stop_wanted}")
+        return Verdict(reason=stop_wanted, text=f"{how}, as it was told: {stop_wanted}")
     if report.out_of_memory:
         return Verdict(
             reason=EndReason.OUT_OF_MEMORY,
@@ -53,11 +53,6 @@ def of_preparation(report: PreparationFailedReport, *, noticed: bool) -> Verdict
         return Verdict(reason=EndReason.PREEMPTED, text=text)
     reason = EndReason.USER_FAILURE if report.user else EndReason.INFRASTRUCTURE
     return Verdict(reason=reason, text=text)
-
-
-def _of_stop(wanted: str) -> EndReason:
-    known = {reason.value: reason for reason in EndReason}
-    return known.get(wanted, EndReason.CANCELLED)
 
 
 def _signalled(report: ExitedReport) -> bool:

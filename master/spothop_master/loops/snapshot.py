@@ -10,11 +10,19 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import JOB_ACTIVE, AttemptState, EndReason, JobState, Pool, VmReason, VmState
+from spothop.wire import (
+    JOB_ACTIVE,
+    AttemptState,
+    EndReason,
+    JobState,
+    Pool,
+    VmReason,
+    VmState,
+    Wanted,
+)
 from spothop_master.agents.presence import Presence
 from spothop_master.clouds import base
 from spothop_master.clouds.watcher import CloudWatcher
-from spothop_master.core.evidence import Cause
 from spothop_master.core.facts import (
     AttemptFacts,
     JobFacts,
@@ -123,7 +131,7 @@ def _job(row: Job) -> JobFacts:
     return JobFacts(
         id=row.id,
         state=JobState(row.state),
-        wanted=row.wanted,
+        wanted=Wanted(row.wanted),
         submitted_at=row.submitted_at,
         user_failures=row.user_failures,
         infrastructure_failures=row.infrastructure_failures,
@@ -147,7 +155,7 @@ def _attempt(session: Session, row: Attempt) -> AttemptFacts:
         notice_at=row.notice_at,
         deadline_at=row.deadline_at,
         saved_since_notice=noticed and saved_since_notice(session, row),
-        stop_wanted=row.stop_wanted,
+        stop_wanted=EndReason(row.stop_wanted) if row.stop_wanted else None,
         stop_at=row.stop_at,
         ended_at=row.ended_at,
     )
@@ -188,11 +196,11 @@ def _silent_s(row: VmRow, presence: Presence, now: datetime) -> float:
 
 
 def sighting_of(vm: base.Vm) -> Sighting:
-    over = vm.state is base.VmState.TERMINATED
+    over = vm.state is base.CloudVmState.TERMINATED
     return Sighting(
         cloud_id=vm.id,
         over=over,
-        cause=Cause(vm.cause.value) if over and vm.cause else None,
+        cause=vm.cause if over else None,
         running_at=vm.running_at,
         ended_at=vm.ended_at,
     )

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
-from spothop.wire import VmState as RowState
-from spothop_master.clouds.base import Cloud, CloudError, VmState
+from spothop.wire import VmState
+from spothop_master.clouds.base import Cloud, CloudError, CloudVmState
 from spothop_master.core import orphans
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Event, VmRow
@@ -52,7 +52,7 @@ class Sweep:
 
     def _sweep(self, name: str, cloud: Cloud) -> None:
         listed = cloud.list(self._owner)
-        living = {vm.id: vm.token for vm in listed if vm.state is not VmState.TERMINATED}
+        living = {vm.id: vm.token for vm in listed if vm.state is not CloudVmState.TERMINATED}
         now = self._clock()
         strays = orphans.look(
             living, self._rows(set(living.values())), self._strays.get(name, {}), now=now
@@ -62,12 +62,12 @@ class Sweep:
             cloud.terminate(stray.cloud_id)
             self._tell(name, stray, now)
 
-    def _rows(self, tokens: set[str]) -> dict[str, RowState]:
+    def _rows(self, tokens: set[str]) -> dict[str, VmState]:
         with self._db.read() as session:
             found = session.execute(
                 select(VmRow.token, VmRow.state).where(VmRow.token.in_(tokens))
             ).all()
-        return {row[0]: RowState(row[1]) for row in found}
+        return {row[0]: VmState(row[1]) for row in found}
 
     def _tell(self, cloud: str, stray: orphans.Orphan, now: datetime) -> None:
         """Once a VM; the termination itself is asked for again until the listing agrees."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from spothop.wire import AttemptState
 from spothop_master.store.schema import Attempt, VmRow
 
 
@@ -28,7 +29,7 @@ def cost(vm: VmRow, price: float, *, now: datetime) -> float:
 
 def current_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     """The one that trains; else the newest that has not ended; else the newest. By number."""
-    alive = [attempt for attempt in attempts if attempt.state != "ended"]
+    alive = [attempt for attempt in attempts if attempt.state != AttemptState.ENDED]
     training = [attempt for attempt in alive if attempt.fenced_in]
     for group in (training, alive, attempts):
         if group:

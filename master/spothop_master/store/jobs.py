@@ -8,12 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import JOB_ACTIVE, JobState
+from spothop.wire import JOB_ACTIVE, JobState, Wanted
 from spothop_master.core.states import JobEvent
 from spothop_master.store import transitions
 from spothop_master.store.schema import Job
-
-WANTS = ("running", "paused", "cancelled")
 
 _EVENT_OF_END = {
     JobState.SUCCEEDED: JobEvent.SUCCEED,
@@ -54,7 +52,7 @@ def submit(
         spec=_with_storage(spec, storage_url).as_mapping(),
         bundle=bundle,
         state=JobState.QUEUED.value,
-        wanted="running",
+        wanted=Wanted.RUNNING.value,
         submitted_at=now,
     )
     session.add(job)
@@ -63,13 +61,11 @@ def submit(
     return job
 
 
-def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
+def want(session: Session, job_id: str, wanted: Wanted, *, now: datetime) -> Job:
     """Write down what the user wants; the supervise loop makes it so. Harmless when repeated.
 
-    Raises LookupError (no such job), ValueError (no such wish), JobIsOver.
+    Raises LookupError (no such job), JobIsOver.
     """
-    if wanted not in WANTS:
-        raise ValueError(f"a job cannot be wanted {wanted!r}; it can be {', '.join(WANTS)}")
     job = session.get(Job, job_id)
     if job is None:
         raise LookupError(f"no job {job_id!r}")
@@ -77,9 +73,9 @@ def want(session: Session, job_id: str, wanted: str, *, now: datetime) -> Job:
         return job
     if JobState(job.state) not in JOB_ACTIVE | {JobState.PAUSED}:
         raise JobIsOver(f"job {job_id} has {job.state}; submit it again to run it once more")
-    if job.wanted == "cancelled":
+    if job.wanted == Wanted.CANCELLED:
         raise JobIsOver(f"job {job_id} is being cancelled; submit it again to run it once more")
-    job.wanted = wanted
+    job.wanted = wanted.value
     transitions.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
     session.flush()
     return job

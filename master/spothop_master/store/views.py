@@ -13,23 +13,28 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
+    JOB_ENDED,
+    AttemptState,
     AttemptView,
     CheckpointView,
     Dialect,
+    EndReason,
     EventView,
     Insurance,
     JobDetail,
+    JobState,
     JobView,
     Pool,
     SaveKind,
     StorageSpec,
+    VmReason,
+    VmState,
     VmView,
+    Wanted,
 )
 from spothop_master.store import injections
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, User, VmRow
-
-ENDED = ("succeeded", "failed", "cancelled")
 
 
 class NoSuchJob(LookupError):
@@ -62,7 +67,7 @@ def find_job(session: Session, ref: str, *, owner_id: int | None) -> Job:
         return exact
     named = visible.where(Job.name == ref).order_by(Job.submitted_at.desc()).limit(50)
     matches = list(session.scalars(named))
-    active = [job for job in matches if job.state not in ENDED]
+    active = [job for job in matches if job.state not in JOB_ENDED]
     for chosen in (matches, active):
         if len(chosen) == 1:
             return chosen[0]
@@ -187,8 +192,8 @@ def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView
         id=row.id,
         cloud_id=row.cloud_id,
         pool=pool_of(row),
-        state=row.state,
-        reason=row.reason,
+        state=VmState(row.state),
+        reason=VmReason(row.reason) if row.reason else None,
         dialect=Dialect(row.dialect),
         attempt=max(numbers, default=0),
         requested_at=row.requested_at,
@@ -207,8 +212,8 @@ def attempt_view(row: Attempt) -> AttemptView:
     return AttemptView(
         number=row.number,
         vm=row.vm_id,
-        state=row.state,
-        reason=row.reason,
+        state=AttemptState(row.state),
+        reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
         started_at=row.started_at,
         ended_at=row.ended_at,
@@ -261,8 +266,8 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
         "id": job.id,
         "name": job.name,
         "owner": context.owners.get(job.owner_id, "?"),
-        "state": job.state,
-        "wanted": job.wanted,
+        "state": JobState(job.state),
+        "wanted": Wanted(job.wanted),
         "reason": job.reason,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at,
@@ -271,7 +276,9 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
         "pool": pool_of(vm) if vm else None,
         "step": newest_step(attempts),
         "metrics": context.metrics[job.id],
-        "preemptions": sum(a.reason == "preempted" or a.notice_at is not None for a in attempts),
+        "preemptions": sum(
+            a.reason == EndReason.PREEMPTED.value or a.notice_at is not None for a in attempts
+        ),
         "saves": context.saves[job.id],
         "cost": sum(cost(vm, vm.price, now=now) for vm in vms),
         "on_demand_cost": sum(cost(vm, vm.on_demand_price, now=now) for vm in vms),

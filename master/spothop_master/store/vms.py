@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import AttemptState, Dialect, Pool, VmReason, VmState
-from spothop_master.core.evidence import Cause, EndEvidence, ending
+from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.states import VmEvent
 from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
@@ -138,7 +138,7 @@ def over(
     session: Session,
     row: VmRow,
     *,
-    cause: Cause | None,
+    cause: EndCause | None,
     running_at: datetime | None,
     ended_at: datetime | None,
     last_contact_at: datetime | None,

@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from spothop import figures
 from spothop.durations import duration
 from spothop.eventlog import EventFilter
-from spothop.wire import JobDetail
+from spothop.wire import EndReason, JobDetail
 from spothop_master import pools
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
@@ -161,7 +161,7 @@ def _main_metric(job: JobDetail) -> str | None:
 
 
 def _preempted_at(job: JobDetail) -> list[int]:
-    return [a.last_step for a in job.attempts if a.reason == "preempted" and a.last_step]
+    return [a.last_step for a in job.attempts if a.reason is EndReason.PREEMPTED and a.last_step]
 
 
 def _lanes(job: JobDetail, now: datetime) -> list[chart.Lane]:

@@ -29,13 +29,13 @@ from spothop.wire import Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
     BadRequest,
+    CloudVmState,
     LaunchSpec,
     NoCapacity,
     PoolInfo,
     PriceTooHigh,
     Unavailable,
     Vm,
-    VmState,
 )
 from spothop_master.clouds.local.config import Delay, LocalConfig, PoolConfig
 from spothop_master.clouds.local.disk import (
@@ -113,7 +113,7 @@ class LocalCloud:
         """SIGTERM to the agent, SIGKILL to all within a second. Raises Unavailable."""
         with self._exclusively():
             folder = self._vms.find(vm_id)
-            if folder is not None and self._vms.read(folder).state is not VmState.TERMINATED:
+            if folder is not None and self._vms.read(folder).state is not CloudVmState.TERMINATED:
                 self._vms.order(folder, terminate=True)
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
@@ -129,7 +129,7 @@ class LocalCloud:
             if folder is None:
                 raise BadRequest(f"no VM {vm_id} in the local cloud")
             vm = self._vms.read(folder)
-            if vm.state is VmState.TERMINATED:
+            if vm.state is CloudVmState.TERMINATED:
                 raise BadRequest(f"VM {vm_id} has ended")
             if not vm.pool.spot:
                 raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
@@ -174,7 +174,7 @@ class LocalCloud:
         aside.path.mkdir(mode=0o700)
         os.mkfifo(aside.doorbell, 0o600)
         aside.write_spec(self._vm_spec(spec, token, offer, ordinal))
-        aside.write_state(VmState.PENDING.value)
+        aside.write_state(CloudVmState.PENDING.value)
         with locked(aside.lock) as lock:
             assert lock is not None
             aside.path.rename(folder.path)
@@ -193,7 +193,7 @@ class LocalCloud:
         if config.capacity is None:
             return
         vms = [self._vms.read(folder) for folder in self._vms.all()]
-        taken = sum(vm.pool == pool and vm.state is not VmState.TERMINATED for vm in vms)
+        taken = sum(vm.pool == pool and vm.state is not CloudVmState.TERMINATED for vm in vms)
         if taken >= config.capacity:
             raise NoCapacity(f"{pool}: no capacity ({taken} of {config.capacity} VMs taken)")
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from spothop.wire import Pool
-from spothop_master.clouds.base import EndCause, Vm, VmState
+from spothop_master.clouds.base import CloudVmState, Vm
 from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
 from spothop_master.clouds.local.processes import kill_until_gone, marked
+from spothop_master.core.evidence import EndCause
 
 _ID = re.compile(r"lvm-[0-9a-f]{16}")
 _BURIAL_S = 5.0
@@ -48,13 +49,13 @@ class VmFolders:
         if folder.id in self._ended:
             return self._ended[folder.id]
         vm = self._read(folder)
-        if vm.state is VmState.TERMINATED:
+        if vm.state is CloudVmState.TERMINATED:
             self._ended[vm.id] = vm
         return vm
 
     def _read(self, folder: VmFolder) -> Vm:
         spec, state = folder.read_spec(), read_json(folder.state)
-        if state["state"] != VmState.TERMINATED.value:
+        if state["state"] != CloudVmState.TERMINATED.value:
             with locked(folder.lock, wait=False) as lock:
                 if lock is not None:
                     self._bury(folder)
@@ -63,7 +64,7 @@ class VmFolders:
             id=spec.id,
             token=spec.token,
             pool=Pool.model_validate(spec.pool),
-            state=VmState(state["state"]),
+            state=CloudVmState(state["state"]),
             cause=EndCause(state["cause"]) if state.get("cause") else None,
             requested_at=datetime.fromisoformat(spec.requested_at),
             running_at=_moment(state.get("running_at")),
@@ -96,7 +97,7 @@ class VmFolders:
 
     def _bury(self, folder: VmFolder) -> None:
         """End what a dead supervisor left; the caller holds the VM's lock."""
-        if read_json(folder.state)["state"] == VmState.TERMINATED.value:
+        if read_json(folder.state)["state"] == CloudVmState.TERMINATED.value:
             return  # it ended in order, between our two looks
         left = kill_until_gone(partial(marked, folder.id), within_s=_BURIAL_S)
         if left:
@@ -104,7 +105,7 @@ class VmFolders:
             return
         folder.wipe()
         folder.write_state(
-            VmState.TERMINATED.value,
+            CloudVmState.TERMINATED.value,
             cause=EndCause.FAILED.value,
             detail="its supervisor died",
             ended_at=self._now().isoformat(),
