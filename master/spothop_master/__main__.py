@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 import uvicorn
+from alembic.util import CommandError
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -139,10 +140,12 @@ def plan_chaos(settings: MasterSettings) -> Chaos:
 
 def open_database(settings: MasterSettings, services: Services) -> None:
     """Migrate it before anything is served. Raises `CannotStart`."""
+    shown = make_url(settings.database_url).render_as_string(hide_password=True)
     try:
         first_start(services)
+    except CommandError as error:  # a migration that refuses, or a newer master's database
+        raise CannotStart(f"database_url = {shown}: {error}") from None
     except SQLAlchemyError as error:
-        shown = make_url(settings.database_url).render_as_string(hide_password=True)
         reason = str(error).splitlines()[0]
         raise CannotStart(
             f"database_url = {shown}: {reason}; see whether that database runs and may be written"

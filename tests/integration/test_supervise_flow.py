@@ -20,7 +20,7 @@ from spothop.wire import (
     StopDirective,
 )
 from spothop_master.agents import protocol
-from spothop_master.clouds.base import AuthFailed, BadRequest, NoCapacity, Unavailable
+from spothop_master.clouds.base import AuthFailed, BadRequest, CloudError, NoCapacity, Unavailable
 
 
 @pytest.fixture
@@ -368,6 +368,18 @@ def test_max_duration_fails_the_job(harness: MasterHarness) -> None:
     assert "max_duration" in harness.job().reason
     harness.settle(5)
     assert all_over(harness)
+
+
+def test_a_refusal_of_a_drivers_own_kind_is_written_down_too(harness: MasterHarness) -> None:
+    class Weekend(CloudError):
+        """Known to one driver only."""
+
+    harness.submit()
+    harness.cloud.refusing["a"] = Weekend("closed")
+    harness.look()
+    harness.tick()
+    assert harness.vms()[0].refusal == "CloudError"
+    assert len(harness.cloud.launches) == 2, "the next zone is tried"
 
 
 def test_refused_everywhere_waits_and_tries_on_for_ever(harness: MasterHarness) -> None:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spothop.wire import Pool, VmReason, VmState
+from spothop_master.clouds import base
 from spothop_master.core.facts import Match, Requirements, VmFacts
-from spothop_master.core.placement import order
+from spothop_master.core.placement import REFUSALS, order
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
@@ -41,6 +42,12 @@ def zones(requirements: Requirements = ANY, *history: VmFacts) -> list[str]:
     return [
         choice.pool.zone for choice in order(OFFERS, requirements, history, avoid_s=120, now=NOW)
     ]
+
+
+def test_every_error_of_a_cloud_can_be_written_down() -> None:
+    kinds = (kind for kind in vars(base).values() if isinstance(kind, type))
+    names = [kind.__name__ for kind in kinds if issubclass(kind, base.CloudError)]
+    assert sorted(names) == sorted(REFUSALS)
 
 
 def test_the_cheapest_spot_pool_comes_first() -> None:

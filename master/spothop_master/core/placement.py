@@ -9,6 +9,19 @@ from datetime import datetime, timedelta
 from spothop.wire import Pool, VmReason
 from spothop_master.core.facts import Match, Requirements, VmFacts
 
+REFUSALS = (
+    "CloudError",  # any other
+    "NoCapacity",
+    "QuotaExceeded",
+    "PriceTooHigh",
+    "Throttled",
+    "Unavailable",
+    "Ambiguous",
+    "BadRequest",
+    "AuthFailed",
+)
+"""Names of the errors with which clouds refuse launches (`clouds.base`)."""
+
 FINAL = frozenset({"BadRequest", "AuthFailed"})
 """Refusals that no repetition changes."""
 

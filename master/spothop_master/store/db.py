@@ -7,7 +7,7 @@ writes later would otherwise fail when another one wrote between. `read()` takes
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy.orm import Session
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "_migrations"
@@ -59,16 +60,62 @@ class Database:
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
-    def migrate(self) -> None:
-        """To the newest revision; harmless when it is there already."""
+    def migrate(self, revision: str = "head") -> None:
+        """Up to this revision; harmless when it is there already.
+
+        Raises `alembic.util.CommandError` when a revision refuses what it finds, or when the
+        database is of a newer master; then nothing was changed.
+        """
+        self._alembic(command.upgrade, revision)
+
+    def downgrade(self, revision: str) -> None:
+        """Back down to this revision: for tests, and for people who know why."""
+        self._alembic(command.downgrade, revision)
+
+    def _alembic(self, order: Callable[[Config, str], None], revision: str) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self._lock, self._writes.begin() as connection:
+        with (
+            self._lock,
+            self._writes.connect() as connection,
+            self._unguarded(connection),
+            connection.begin(),
+        ):
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            order(config, revision)
+            if self.single_master:
+                _check_foreign_keys(connection)
+
+    @contextmanager
+    def _unguarded(self, connection: sa.Connection) -> Iterator[None]:
+        """SQLite alters a table by copying it and dropping the old one, which would delete or
+        refuse what refers to its rows. The switch does nothing inside a transaction."""
+        if not self.single_master:
+            yield
+            return
+        _foreign_keys(connection, "OFF")
+        try:
+            yield
+        finally:
+            _foreign_keys(connection, "ON")
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _foreign_keys(connection: sa.Connection, how: str) -> None:
+    """Past SQLAlchemy, which would begin a transaction for it."""
+    cursor = connection.connection.cursor()
+    cursor.execute(f"PRAGMA foreign_keys={how}")
+    cursor.close()
+
+
+def _check_foreign_keys(connection: sa.Connection) -> None:
+    """What the switched-off guard would have found."""
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    if broken:
+        tables = ", ".join(sorted({str(row[0]) for row in broken}))
+        raise CommandError(f"{len(broken)} rows refer to rows that are not there, in {tables}")
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

@@ -1,19 +1,23 @@
 """The tables. Dialect-neutral: SQLite and PostgreSQL run the same migrations and the same SQL.
 
-Every state column is guarded twice: the life cycle's table in `core/states.py` decides, and a
-guarded `UPDATE ... WHERE state IN (sources)` in `store/transitions.py` enforces it.
+Every state column is guarded thrice: the life cycle's table in `core/states.py` decides, a guarded
+`UPDATE ... WHERE state = (the one read)` in `store/transitions.py` enforces it, and a CHECK admits
+nothing but the states that there are. So it is with reasons, wishes and kinds. The one exception is
+`events.kind`: a log's kinds grow with every release, and its readers skip those they do not know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    CheckConstraint,
     DateTime,
-    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -25,7 +29,22 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
+from sqlalchemy.engine import Dialect as SqlDialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from spothop.wire import (
+    AttemptState,
+    Dialect,
+    EndReason,
+    JobState,
+    SaveKind,
+    VmReason,
+    VmState,
+    Wanted,
+)
+from spothop_master.core.evidence import Evidence
+from spothop_master.core.placement import REFUSALS
+from spothop_master.security import Role
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -34,20 +53,31 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: SqlDialect) -> datetime | None:
         if value is None:
             return None
         if value.tzinfo is None:
             raise ValueError(f"naive datetime {value!r}; pass an aware one")
         return value.astimezone(timezone.utc)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: SqlDialect) -> datetime | None:
         if value is None:
             return None
         return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
 
 
+def one_of(column: str, values: Iterable[Enum | str]) -> CheckConstraint:
+    """A new value needs a revision that widens this; a test compares the two."""
+    texts = (value.value if isinstance(value, Enum) else value for value in values)
+    listed = ", ".join(f"'{text_}'" for text_ in texts)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts rowids in INTEGER only
+
+
+OBSERVATIONS = ("life", "allocation", "preparation", "save", "backup", "step", "emergency")
+"""What is measured."""
 
 
 class Base(DeclarativeBase):
@@ -57,6 +87,7 @@ class Base(DeclarativeBase):
             "uq": "uq_%(table_name)s_%(column_0_N_name)s",
             "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
             "pk": "pk_%(table_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
         }
     )
     type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own form
@@ -68,9 +99,10 @@ class Base(DeclarativeBase):
 
 class User(Base):
     __tablename__ = "users"
+    __table_args__ = (one_of("role", Role),)
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    role: Mapped[str] = mapped_column(String(16))  # admin | user | viewer
+    role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime]
 
 
@@ -88,6 +120,7 @@ class Token(Base):
 
 class Job(Base):
     __tablename__ = "jobs"
+    __table_args__ = (one_of("state", JobState), one_of("wanted", Wanted))
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), index=True)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
@@ -95,7 +128,7 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     bundle: Mapped[str] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16), index=True)
-    wanted: Mapped[str] = mapped_column(String(16), default="running")
+    wanted: Mapped[str] = mapped_column(String(16), default=Wanted.RUNNING.value)
     reason: Mapped[str] = mapped_column(Text, default="")
     submitted_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
@@ -122,6 +155,9 @@ class Attempt(Base):
             sqlite_where=text("fenced_in"),
             postgresql_where=text("fenced_in"),
         ),
+        one_of("state", AttemptState),
+        one_of("reason", EndReason),
+        one_of("stop_wanted", EndReason),
     )
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
@@ -157,6 +193,12 @@ class Attempt(Base):
 
 class VmRow(Base):
     __tablename__ = "vms"
+    __table_args__ = (
+        one_of("dialect", Dialect),
+        one_of("state", VmState),
+        one_of("reason", VmReason),
+        one_of("refusal", REFUSALS),
+    )
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     token: Mapped[str] = mapped_column(String(64), unique=True)
@@ -175,7 +217,7 @@ class VmRow(Base):
     reason: Mapped[str | None] = mapped_column(String(24))
     detail: Mapped[str] = mapped_column(Text, default="")
     refusal: Mapped[str | None] = mapped_column(String(24))
-    """The `clouds.base` error that refused its launch."""
+    """The `clouds.base` error that refused its launch, one of `REFUSALS`."""
     requested_at: Mapped[datetime]
     launched_at: Mapped[datetime | None]
     running_at: Mapped[datetime | None]
@@ -196,7 +238,7 @@ class Checkpoint(Base):
     """A copy of what the chain in storage says; the chain is the truth (I1)."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("job_id", "n"),)
+    __table_args__ = (UniqueConstraint("job_id", "n"), one_of("kind", SaveKind))
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     attempt: Mapped[int]
@@ -239,7 +281,7 @@ class Metric(Base):
 class Observation(Base):
     """One measured figure of a pool: a life, an allocation, a preparation, a save, a step.
 
-    `kind`: life | allocation | preparation | save | backup | step | emergency. Lives carry whether
+    `kind` is one of `OBSERVATIONS`. Lives carry whether
     they are censored and the evidence of their end (I7); emergencies carry 1 when the save became
     durable in time and 0 when not.
     """
@@ -248,6 +290,8 @@ class Observation(Base):
     __table_args__ = (
         Index("ix_observations_pool", "kind", "cloud", "region", "zone", "vm_type", "spot"),
         UniqueConstraint("kind", "vm_id", "attempt", "n"),
+        one_of("kind", OBSERVATIONS),
+        one_of("evidence", ("", *Evidence, "no_notice")),
     )
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import AttemptState, Dialect, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
+from spothop_master.core.placement import REFUSALS
 from spothop_master.core.states import VmEvent
 from spothop_master.store import observations, transitions
 from spothop_master.store.schema import Attempt, Job, VmRow
@@ -81,7 +82,8 @@ def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: d
 
 
 def refused(session: Session, row: VmRow, *, error: str, detail: str, now: datetime) -> None:
-    """The cloud said no: there is no such VM. `error` is the name of the cloud's error."""
+    """The cloud said no: there is no such VM. `error` is the name of the cloud's error; one that is
+    not among `REFUSALS`, as of a driver's own subclass, counts as their base."""
     transitions.change(
         session,
         row,
@@ -90,7 +92,7 @@ def refused(session: Session, row: VmRow, *, error: str, detail: str, now: datet
         text=detail,
         data={"error": error},
         reason=VmReason.LAUNCH_FAILED,
-        refusal=error,
+        refusal=error if error in REFUSALS else REFUSALS[0],
         detail=detail,
         ended_at=now,
         join_hash=None,

@@ -1,0 +1,134 @@
+"""Migrations with rows in the tables: nothing is lost on the way up or down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.util import CommandError
+
+from fakes.old_database import contents, fill, release_1, revision
+from spothop_master.store.db import Database
+from spothop_master.store.schema import Base
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    db = Database(f"sqlite:///{tmp_path}/old.db")
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def old(db: Database) -> Database:
+    """As the first release left it."""
+    db.migrate("0002")
+    fill(db, release_1())
+    return db
+
+
+def checks(engine: sa.Engine) -> dict[str, set[tuple[str, str]]]:
+    inspector = sa.inspect(engine)
+    return {
+        table: {(str(c["name"]), c["sqltext"]) for c in inspector.get_check_constraints(table)}
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def schema_of(db: Database) -> set[tuple[str, ...]]:
+    """Tables, constraints and indexes, whatever the order in which they were made."""
+    with db.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        texts = [str(row[0]).replace('"', "") for row in rows]
+    return {tuple(sorted(line.strip(" ,\t") for line in text.splitlines())) for text in texts}
+
+
+def test_migrations_make_the_same_checks_as_the_models(db: Database, tmp_path: Path) -> None:
+    db.migrate()
+    modelled = sa.create_engine(f"sqlite:///{tmp_path}/models.db")
+    Base.metadata.create_all(modelled)
+    assert checks(db.engine) == checks(modelled)
+    modelled.dispose()
+
+
+def test_every_column_of_states_reasons_and_kinds_is_checked() -> None:
+    """`events.kind` is open on purpose, `jobs.reason` is prose."""
+    checked = {
+        (table.name, str(constraint.name))
+        for table in Base.metadata.tables.values()
+        for constraint in table.constraints
+        if isinstance(constraint, sa.CheckConstraint)
+    }
+    words = {"state", "reason", "wanted", "stop_wanted", "kind", "evidence", "dialect", "role"}
+    for table in Base.metadata.tables.values():
+        for column in table.columns:
+            where = (table.name, column.name)
+            if column.name in words and where not in {("events", "kind"), ("jobs", "reason")}:
+                if table.name == "injections":
+                    continue  # its reason is prose, too
+                assert (table.name, f"ck_{table.name}_{column.name}") in checked, where
+
+
+def test_the_checks_lose_no_row_on_the_way_up_and_down(old: Database) -> None:
+    before, shape = contents(old), schema_of(old)
+    old.migrate("0003")
+    assert contents(old) == before
+    old.downgrade("0002")
+    assert contents(old) == before
+    assert schema_of(old) == shape
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE users SET role = 'root'",
+        "UPDATE jobs SET state = 'sleeping'",
+        "UPDATE jobs SET wanted = 'faster'",
+        "UPDATE attempts SET reason = 'bad luck'",
+        "UPDATE attempts SET stop_wanted = 'bored'",
+        "UPDATE vms SET dialect = 'gopher'",
+        "UPDATE vms SET state = 'hovering'",
+        "UPDATE vms SET refusal = 'NotToday'",
+        "UPDATE checkpoints SET kind = 'lucky'",
+        "UPDATE observations SET kind = 'mood'",
+        "UPDATE observations SET evidence = 'hearsay'",
+    ],
+)
+def test_the_database_refuses_what_no_life_cycle_has(old: Database, change: str) -> None:
+    old.migrate("0003")
+    with pytest.raises(sa.exc.IntegrityError, match="CHECK"), old.begin() as session:
+        session.execute(sa.text(change))
+
+
+def test_a_row_with_an_unknown_value_stops_the_migration_and_stays(old: Database) -> None:
+    with old.begin() as session:
+        session.execute(sa.text("UPDATE jobs SET state = 'sleeping' WHERE id = 'done'"))
+        session.execute(sa.text("UPDATE vms SET reason = 'bored' WHERE id IN ('vm-3', 'vm-4')"))
+    before, shape = contents(old), schema_of(old)
+    with pytest.raises(CommandError) as caught:
+        old.migrate()
+    assert "1 rows of jobs.state = 'sleeping'" in str(caught.value)
+    assert "2 rows of vms.reason = 'bored'" in str(caught.value)
+    assert (contents(old), schema_of(old), revision(old)) == (before, shape, "0002")
+
+
+def test_foreign_keys_are_guarded_after_a_migration(old: Database) -> None:
+    old.migrate()
+    orphan: Any = sa.text("UPDATE events SET job_id = 'nobody'")
+    with pytest.raises(sa.exc.IntegrityError, match="FOREIGN KEY"), old.begin() as session:
+        session.execute(orphan)
+
+
+def test_a_migration_that_breaks_a_reference_is_undone(old: Database) -> None:
+    with old.engine.connect() as connection:
+        connection.connection.cursor().execute("PRAGMA foreign_keys=OFF")
+        with connection.begin():
+            connection.exec_driver_sql("UPDATE events SET job_id = 'nobody'")
+        connection.connection.cursor().execute("PRAGMA foreign_keys=ON")
+    with pytest.raises(CommandError, match="1 rows refer to rows that are not there, in events"):
+        old.migrate()
+    assert revision(old) == "0002"
