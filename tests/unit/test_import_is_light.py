@@ -45,7 +45,9 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
         "spothop.training.metrics",
         "spothop.training.outbox",
         "spothop.training.pipes",
+        "spothop.training.requests",
         "spothop.training.session",
+        "spothop.training.steps",
         "spothop.training",
         "spothop.training.api",
     }

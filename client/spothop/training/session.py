@@ -15,6 +15,8 @@ import time
 from spothop.training import outbox, pipes
 from spothop.training.channel import Channel
 from spothop.training.metrics import Metrics, warn
+from spothop.training.requests import SaveRequests
+from spothop.training.steps import StepTimes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,20 +34,6 @@ RETRY_EVERY_S = 0.1
 """Control messages that found the pipe full are tried again at most this often."""
 STOP_WAITS_S = 10.0
 """A stop lets a pending save request be answered first, but no longer than this."""
-
-
-class SaveRequest:
-    """A save that somebody wants: `at_step` None means at the next check."""
-
-    __slots__ = ("at_step", "id", "kind")
-
-    def __init__(self, id: str, kind: str, at_step: int | None) -> None:
-        self.id = id
-        self.kind = kind
-        self.at_step = at_step
-
-    def due(self, step: int) -> bool:
-        return self.at_step is None or step >= self.at_step
 
 
 class StepContext:
@@ -73,36 +61,24 @@ class Session:
     """The training API bound to one run directory; `run_dir` None makes every call a no-op."""
 
     __slots__ = (
-        "_asked_at",
-        "_asked_step",
         "_channel",
-        "_checked_step",
         "_clock",
         "_context",
-        "_count",
-        "_entered_at",
-        "_excluded_s",
-        "_exited_at",
-        "_in_steps_s",
         "_job_dir",
         "_last_id",
-        "_loading_s",
-        "_mark",
         "_metrics",
         "_metrics_due",
         "_next_poll",
         "_next_report",
         "_next_retry",
         "_on",
-        "_pending",
         "_poll_every_s",
         "_report_every_s",
+        "_requests",
         "_run_dir",
-        "_saving",
-        "_seen",
-        "_started_at",
         "_stop_at",
         "_stop_reason",
+        "_times",
         "step",
     )
 
@@ -128,23 +104,10 @@ class Session:
         self._report_every_s = report_every_s
         self._context = StepContext(self)
         self._channel = Channel(rank=rank, pid=os.getpid())
-        # step timings; all of them are times of the clock or durations in seconds
-        self._started_at: float | None = now - age_s  # None once the first step was entered
-        self._entered_at: float | None = None  # None outside a step
-        self._exited_at = now
-        self._mark = now  # a periodic save began here at the earliest
-        self._excluded_s = 0.0  # saves since the last exit_step(): they are not data loading
-        self._count = 0
-        self._in_steps_s = self._loading_s = 0.0
+        self._times = StepTimes(now - age_s, now=now)
+        self._requests = SaveRequests()
         self._next_report = self._next_poll = self._next_retry = self._metrics_due = now
         self._metrics = Metrics()
-        # saves
-        self._pending: SaveRequest | None = None
-        self._saving: SaveRequest | None = None  # check_save() was true, backup() is to come
-        self._seen = ""  # id of the newest request: the same one again is no new one
-        self._asked_at = -1.0
-        self._asked_step = 0
-        self._checked_step = -1  # newest step whose check was answered, by a no or by a backup
         self._last_id = 0
         self._stop_at: float | None = None
         self._stop_reason = ""
@@ -180,53 +143,33 @@ class Session:
             self._poll(now)
         if self._stop_at is not None:
             self._stop(now)
-        if self._started_at is not None:
-            self._channel.send(
-                {"t": "phase", "phase": "init", "s": round(now - self._started_at, 6)}
-            )
-            self._started_at = None
-        elif self._asked_at > self._exited_at:  # asked to save, but another rank does it
-            self._loading_s += self._asked_at - self._exited_at
-        else:
-            self._loading_s += now - self._exited_at - self._excluded_s
-        self._excluded_s = 0.0
-        self._entered_at = now
+        init_s = self._times.enter(now, self._requests.asked_at)
+        if init_s is not None:
+            self._channel.send({"t": "phase", "phase": "init", "s": round(init_s, 6)})
 
     def exit_step(self) -> None:
         """A step is completed. Raises RuntimeError without an enter_step() before it."""
         if not self._on:
             return
         now = self._clock()
-        if self._entered_at is None:
-            raise RuntimeError("exit_step() without enter_step(); or use `with step_context():`")
+        self._times.exit(now)
         self.step += 1
-        self._count += 1
-        self._in_steps_s += now - self._entered_at
-        self._entered_at = None
-        self._exited_at = self._mark = now
         if now >= self._next_report:
             self._report(now)
 
     def _report(self, now: float) -> bool:
         """Step timings and metrics go up, or stay for the next time; True when nothing stays."""
         self._next_report = now + self._report_every_s
-        if self._count:
-            steps = {
-                "t": "steps",
-                "step": self.step,
-                "count": self._count,
-                "step_s": round(self._in_steps_s / self._count, 9),
-                "load_s": round(max(0.0, self._loading_s) / self._count, 9),
-            }
+        steps = self._times.message(self.step)
+        if steps is not None:
             if not self._channel.offer(steps):
                 return False
-            self._count = 0
-            self._in_steps_s = self._loading_s = 0.0
+            self._times.clear()
         return self._metrics.offer(self._channel, self.step)
 
     def _stop(self, now: float) -> None:
         assert self._stop_at is not None
-        if self._pending is not None and now < self._stop_at + STOP_WAITS_S:
+        if self._requests.pending is not None and now < self._stop_at + STOP_WAITS_S:
             return  # the save that was asked for before the stop comes first
         warn(f"stopping at step {self.step}: {self._stop_reason}")
         raise SystemExit(0)
@@ -240,13 +183,13 @@ class Session:
         now = self._clock()
         if now >= self._next_poll:
             self._poll(now)
-        request = self._pending
-        if request is None or not request.due(self.step):
-            self._checked_step = self.step
+        requests = self._requests
+        if requests.pending is None:  # nearly always: without a call
+            requests.checked_step = self.step
             return False
-        self._saving, self._pending = request, None
-        self._asked_at = now
-        self._asked_step = self.step
+        request = requests.begin(self.step, now)
+        if request is None:
+            return False
         self._report(now)
         self._channel.send({"t": "saving", "request": request.id, "step": self.step})
         return True
@@ -262,7 +205,7 @@ class Session:
         began = self._clock()
         self._poll(began)
         relative = outbox.locate(path, job_dir=self._job_dir)
-        request, step, save_began = self._answers()
+        request, step, save_began = self._requests.answered(self.step, self._times.save_from)
         self._last_id = max(int(began * 1e9), self._last_id + 1)
         meta = {
             "v": 1,
@@ -281,28 +224,8 @@ class Session:
         self._channel.send(
             {"t": "backup", **{key: meta[key] for key in ("id", "step", "kind", "request")}}
         )
-        if request is self._pending:
-            self._pending = None
-        self._saving = None
-        self._asked_at = -1.0
-        self._checked_step = max(self._checked_step, step)
-        ended = self._clock()
-        self._excluded_s += ended - max(save_began, self._exited_at)
-        self._mark = ended
-
-    def _answers(self) -> tuple[SaveRequest | None, int, float]:
-        """The request that a backup made now answers, the step it holds, and when its save began.
-
-        A request that arrived while the save was running is answered by it too, if no step was
-        completed since: a save at the next check would hold the same state.
-        """
-        saving = self._saving
-        if saving is not None and self._asked_step != self.step:
-            return saving, self._asked_step, self._asked_at
-        began = self._mark if saving is None else self._asked_at
-        if self._pending is not None and self._pending.due(self.step):
-            return self._pending, self.step, began
-        return saving, self.step, began
+        self._requests.end(request, step)
+        self._times.saved(save_began, self._clock())
 
     def _poll(self, now: float) -> None:
         self._next_poll = now + self._poll_every_s
@@ -310,27 +233,12 @@ class Session:
             self._next_retry = now + RETRY_EVERY_S
         for msg in self._channel.receive():
             if msg.get("t") == "save":
-                self._take_request(msg)
+                missed = self._requests.take(msg, self.step)
+                if missed is not None:
+                    self._channel.send({"t": "missed", "request": missed, "step": self.step})
             elif msg.get("t") == "stop" and self._stop_at is None:
                 self._stop_at = now
                 self._stop_reason = str(msg.get("reason", ""))
-
-    def _take_request(self, msg: Mapping[str, Any]) -> None:
-        """The newer request replaces the older one, but nothing lesser replaces an emergency.
-
-        With `at_step` every rank saves at its first check at or after that step; a rank that has
-        had such a check already would save another step than the rest: it answers `missed`.
-        """
-        request_id, kind, at_step = msg.get("request"), msg.get("kind"), msg.get("at_step")
-        if not (isinstance(request_id, str) and isinstance(kind, str)) or request_id == self._seen:
-            return
-        if self._pending is not None and self._pending.kind == "emergency" != kind:
-            return
-        self._seen = request_id
-        if isinstance(at_step, int) and self._checked_step >= at_step:
-            self._channel.send({"t": "missed", "request": request_id, "step": self.step})
-            return
-        self._pending = SaveRequest(request_id, kind, at_step if isinstance(at_step, int) else None)
 
     def latest_checkpoint(self) -> str | None:
         """Absolute path of what was restored, or None. Seeds the counter before the first step.
@@ -351,7 +259,7 @@ class Session:
             raise RuntimeError(
                 f"{note} cannot be read ({error!r}); start the attempt again to restore anew"
             ) from error
-        if self._started_at is not None and isinstance(step, int):
+        if not self._times.started and isinstance(step, int):
             self.step = step
         return path
 
