@@ -24,9 +24,9 @@ import httpx
 import yaml
 
 from spothop.sdk import bundle
-from spothop.sdk.client import ENDED, Client
+from spothop.sdk.client import Client
 from spothop.sdk.errors import ClientError
-from spothop.wire import AttemptView, EventView, JobDetail, VmView
+from spothop.wire import JOB_ENDED, AttemptView, EventView, JobDetail, VmView
 from spothop_master.clouds.local import config
 from spothop_master.clouds.local.driver import LocalCloud
 
@@ -204,7 +204,7 @@ class Machine:
 
     def _cancel_all(self) -> None:
         for job in self._jobs:
-            if self.client.job(job).state not in ENDED:
+            if self.client.job(job).state not in JOB_ENDED:
                 self.client.cancel(job)
         until(lambda: not self.live_vms(), what="all VMs are over", told=self._master_tail)
 
@@ -339,7 +339,7 @@ class Machine:
         def look() -> T | None:
             found = self.job(job)
             value = predicate(found)
-            if not value and found.state in ENDED and not over:
+            if not value and found.state in JOB_ENDED and not over:
                 raise Waited(f"it is {found.state} before it was {what}\n{self.sample_rows(job)}")
             return value
 
@@ -357,7 +357,7 @@ class Machine:
 
     def ends(self, job: str, state: str = "succeeded", deadline_s: float = DEADLINE_S) -> JobDetail:
         """Until the job is over; it must have ended in this state. Its last VM may still stop."""
-        found = self.wait(job, lambda j: j if j.state in ENDED else None, deadline_s, what="over")
+        found = self.wait(job, lambda j: j if j.state in JOB_ENDED else None, deadline_s, what="over")
         assert found.state == state, f"{found.state}: {found.reason}\n{self.sample_rows(job)}"
         return found
 
