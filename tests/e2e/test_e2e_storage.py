@@ -84,7 +84,7 @@ def data_is_damaged(machine: FaultyMachine, name: str, folder: Path, *, how: str
     assert ended.attempts[1].restored_step == 2
     assert steps_in_log(machine, job, 2) == [*range(3, STEPS + 1)]
     told = [e for e in machine.events(job, "message") if "rejected" in e.text]
-    assert len(told) == 1, machine.sample_rows(job)
+    assert len(told) == 1, machine.timeline(job)
     assert "checkpoint 3 (step 4" in told[0].text
     assert record.key in told[0].text
     machine.gone(job)
@@ -101,7 +101,7 @@ def entry_is_unreadable(machine: FaultyMachine, name: str, folder: Path, *, how:
     check_result(machine, job, folder, STEPS)
     assert ended.attempts[1].restored_step == 2
     told = [e.text for e in machine.events(job, "message") if "rejected" in e.text]
-    assert len(told) == 1, machine.sample_rows(job)
+    assert len(told) == 1, machine.timeline(job)
     assert "3" in told[0]
     store = open_store(StorageSpec(url=f"file://{machine.home}/storage"))
     now = Chain(store, job).entries()
@@ -193,7 +193,7 @@ def away_in_the_middle_of(
         until(
             lambda: told_of_trouble(machine, job),
             what="told",
-            told=lambda: machine.sample_rows(job),
+            told=lambda: machine.timeline(job),
         )
         until(lambda: "storage, try 2" in console.read_text(), what="tried again")
     ended = check_all(machine, job, folder, 30)
@@ -215,7 +215,7 @@ def away_at_a_restore(machine: FaultyMachine, name: str, folder: Path, *, point:
         until(
             lambda: told_of_trouble(machine, job),
             what="told",
-            told=lambda: machine.sample_rows(job),
+            told=lambda: machine.timeline(job),
         )
     ended = check_all(machine, job, folder, STEPS)
     assert ended.attempts[1].restored_step == 4
@@ -255,9 +255,7 @@ def outbox_is_full(machine: FaultyMachine, name: str, folder: Path) -> None:
     with ExitStack() as stack:
         with machine.paused(job, 1, "before_upload"):
             stack.enter_context(away(machine))
-        until(
-            lambda: given_up(machine, job), what="given up", told=lambda: machine.sample_rows(job)
-        )
+        until(lambda: given_up(machine, job), what="given up", told=lambda: machine.timeline(job))
     ended = machine.ends(job)
     check_result(machine, job, folder, 10)
     lost = given_up(machine, job)

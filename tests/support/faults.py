@@ -101,7 +101,7 @@ class FaultyMachine(Machine):
         process id and lets it go on, if it lives."""
         folder = self.folder_of(job, attempt)
         marker = folder / "disk" / "agent" / f"chaos.{point}"
-        until(marker.exists, what=f"at {point}", told=lambda: self.sample_rows(job))
+        until(marker.exists, what=f"at {point}", told=lambda: self.timeline(job))
         [agent] = self.agents(folder)
         until(lambda: is_stopped(agent), what="paused")
         self.calm(self.job(job).name)
@@ -115,7 +115,7 @@ class FaultyMachine(Machine):
         """As soon as it is there; it knows what the master has not heard yet."""
         agent = self.folder_of(job, attempt) / "disk" / "agent"
         log = agent / "attempts" / str(attempt) / "log"
-        until(log.exists, what="a log", told=lambda: self.sample_rows(job))
+        until(log.exists, what="a log", told=lambda: self.timeline(job))
         return log
 
     # --- processes ------------------------------------------------------------------------------

@@ -333,17 +333,17 @@ class Machine:
     ) -> T:
         """The first true value of the predicate. A job's end ends the waiting, unless `over`.
 
-        Raises `Waited` with the whole sample_rows of the job.
+        Raises `Waited` with the whole timeline of the job.
         """
 
         def look() -> T | None:
             found = self.job(job)
             value = predicate(found)
             if not value and found.state in JOB_ENDED and not over:
-                raise Waited(f"it is {found.state} before it was {what}\n{self.sample_rows(job)}")
+                raise Waited(f"it is {found.state} before it was {what}\n{self.timeline(job)}")
             return value
 
-        told = partial(self.sample_rows, job)
+        told = partial(self.timeline, job)
         return until(look, deadline_s, what=what, told=told, poll_s=self.poll_s)
 
     def reaches(self, job: str, step: int, deadline_s: float = DEADLINE_S) -> JobDetail:
@@ -357,8 +357,10 @@ class Machine:
 
     def ends(self, job: str, state: str = "succeeded", deadline_s: float = DEADLINE_S) -> JobDetail:
         """Until the job is over; it must have ended in this state. Its last VM may still stop."""
-        found = self.wait(job, lambda j: j if j.state in JOB_ENDED else None, deadline_s, what="over")
-        assert found.state == state, f"{found.state}: {found.reason}\n{self.sample_rows(job)}"
+        found = self.wait(
+            job, lambda j: j if j.state in JOB_ENDED else None, deadline_s, what="over"
+        )
+        assert found.state == state, f"{found.state}: {found.reason}\n{self.timeline(job)}"
         return found
 
     def gone(self, job: str) -> JobDetail:
@@ -369,7 +371,7 @@ class Machine:
 
         return self.wait(job, look, what="without VMs", over=True)
 
-    def sample_rows(self, job: str) -> str:
+    def timeline(self, job: str) -> str:
         """All that is known of a job, for a test that failed."""
         found = self.job(job)
         events = [f"{e.at:%H:%M:%S.%f} [{e.attempt}] {e.kind}: {e.text}" for e in self.events(job)]

@@ -61,7 +61,7 @@ def check_recorded(machine: Machine, job: JobDetail, entries: list[Entry]) -> No
     assert len(set(recorded)) == len(recorded)
     assert set(recorded) <= there
     lost = {a.number for a in job.attempts if a.reason not in {"succeeded", "user_failure"}}
-    assert {attempt for _, _, attempt in there - set(recorded)} <= lost, machine.sample_rows(job.id)
+    assert {attempt for _, _, attempt in there - set(recorded)} <= lost, machine.timeline(job.id)
 
 
 def check_resumed(machine: Machine, job: JobDetail, attempt: int, entries: list[Entry]) -> None:
@@ -69,9 +69,9 @@ def check_resumed(machine: Machine, job: JobDetail, attempt: int, entries: list[
     [fence] = [e.n for e in entries if e.fence and e.attempt == attempt]
     before = [e.step or 0 for e in entries if e.n < fence and not e.fence]
     [restored] = [a.restored_step for a in job.attempts if a.number == attempt]
-    assert restored == (before[-1] if before else 0), machine.sample_rows(job.id)
+    assert restored == (before[-1] if before else 0), machine.timeline(job.id)
     steps = steps_in_log(machine, job.id, attempt)
-    assert steps == [*range(restored + 1, restored + 1 + len(steps))], machine.sample_rows(job.id)
+    assert steps == [*range(restored + 1, restored + 1 + len(steps))], machine.timeline(job.id)
 
 
 def check_vms(machine: Machine, job: JobDetail) -> None:
@@ -83,7 +83,7 @@ def check_vms(machine: Machine, job: JobDetail) -> None:
     moments += [(vm.ended_at, -1) for vm in job.vms if vm.ended_at is not None]
     for _, change in sorted(moments):
         at_once += change
-        assert at_once <= AT_ONCE, machine.sample_rows(job.id)
+        assert at_once <= AT_ONCE, machine.timeline(job.id)
     assert at_once == 0
     assert _of_job(machine, job.id) == set(cloud_ids)
     ours = set(cloud_ids)

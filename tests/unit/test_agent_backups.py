@@ -130,8 +130,8 @@ class Room:
         return [report for report in reports if isinstance(report, kind)]
 
 
-def play(sample_rows: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(sample_rows(), WITHIN_S))
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), WITHIN_S))
 
 
 async def drained(room: Room, backups: Backups) -> None:
@@ -147,7 +147,7 @@ def left(room: Room) -> list[str]:
 
 
 def test_in_order_and_out_of_the_outbox(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         for step in (10, 20, 30):
             room.put(step)
@@ -159,11 +159,11 @@ def test_in_order_and_out_of_the_outbox(tmp_path: Path) -> None:
         ]
         assert room.covered == []
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         told: list[str] = []
         room.context.storage.trouble = told.append
@@ -173,11 +173,11 @@ def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> 
         assert room.store.steps == [10]
         assert len(told) == 1
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         room.store.fail[10] = [StorageDenied("no right to write")]
         room.put(10)
@@ -189,11 +189,11 @@ def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) 
         assert message.level == "error"
         assert "step 10 could not be backed up: no right to write" in message.text
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_a_torn_entry_counts_as_given_up(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         name = room.put(10)
         (room.context.paths.outbox / name / "meta.json").unlink()
@@ -202,14 +202,14 @@ def test_a_torn_entry_counts_as_given_up(tmp_path: Path) -> None:
         assert room.store.steps == [20]
         assert room.context.state.given_up == 1
 
-    play(sample_rows)
+    play(scenario)
 
 
 @pytest.mark.parametrize("backup_s", [None, 100.0])
 def test_an_emergency_does_not_wait_for_an_upload_that_hangs(
     tmp_path: Path, backup_s: float | None
 ) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path, backup_s=backup_s)
         room.store.hang = {10}
         backups = room.worker()
@@ -231,11 +231,11 @@ def test_an_emergency_does_not_wait_for_an_upload_that_hangs(
         room.store.free.set()
         await room.context.link.close()
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_with_time_enough_the_older_save_goes_first(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path, backup_s=0.1)
         room.put(10)
         room.notice(left_s=30.0)
@@ -247,11 +247,11 @@ def test_with_time_enough_the_older_save_goes_first(tmp_path: Path) -> None:
         assert second.since_notice_s is not None
         assert room.covered == ["covered"]
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_what_an_agent_before_us_has_committed_is_only_told(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         name = room.put(10)
         room.store.there[name] = Entry(n=2, attempt=1, id=name, step=10)
@@ -260,11 +260,11 @@ def test_what_an_agent_before_us_has_committed_is_only_told(tmp_path: Path) -> N
         assert [r.n for r in room.told(CommittedReport)] == [2]
         assert left(room) == []
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_a_fenced_attempt_commits_nothing_more(tmp_path: Path) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         room.store.fenced_by = 2
         room.put(10)
@@ -275,13 +275,13 @@ def test_a_fenced_attempt_commits_nothing_more(tmp_path: Path) -> None:
         assert room.covered == ["fenced"]
         assert room.context.state.fenced_by == 2
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path)
         for step, kind in (
             (10, SaveKind.INSURANCE),
@@ -300,14 +300,14 @@ def test_a_nearly_full_disk_costs_the_oldest_periodic_save(
         assert "periodic save of step 20 was given up" in message.text
         assert room.context.state.given_up == 1
 
-    play(sample_rows)
+    play(scenario)
 
 
 def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> None:
     """What is handed over after the notice may hold a step from before it: only the answer to the
     emergency request lets the cloud take the VM."""
 
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         room = Room(tmp_path, backup_s=0.01)
         backups = room.worker()
         room.notice(request="emergency-1")
@@ -329,4 +329,4 @@ def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> N
         work.cancel()
         await room.context.link.close()
 
-    play(sample_rows)
+    play(scenario)

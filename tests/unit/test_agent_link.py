@@ -122,7 +122,7 @@ def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
     append_line(log, "first")
     master = LogOfMaster()
 
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         shipper = LogShipper(log, master.take)
         await shipper.flush(1.0)
         append_line(log, "second")
@@ -131,7 +131,7 @@ def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
         append_line(log, "third")
         await LogShipper(log, master.take).flush(1.0)  # an agent that was started again
 
-    asyncio.run(sample_rows())
+    asyncio.run(scenario())
     assert master.data == b"spothop: first\nspothop: second\nspothop: third\n"
 
 
@@ -158,20 +158,20 @@ def test_storage_calls_are_repeated_only_where_that_helps() -> None:
     def denied() -> None:
         raise StorageDenied("no such key")
 
-    async def sample_rows() -> None:
+    async def scenario() -> None:
         storage = StorageRetrier(random.Random(1), first_s=0.001)
         storage.trouble = told.append
         assert await storage.call(flaky, 7) == 7
         with pytest.raises(StorageDenied):
             await storage.call(denied)
 
-    asyncio.run(sample_rows())
+    asyncio.run(scenario())
     assert tries == [7, 7, 7]
     assert told == ["storage: no route; trying again until it works"]
 
 
 def test_a_notice_ends_a_long_pause() -> None:
-    async def sample_rows() -> int:
+    async def scenario() -> int:
         storage = StorageRetrier(random.Random(1), first_s=3600.0, cap_s=3600.0, hurry_cap_s=0.001)
         tries = []
 
@@ -187,7 +187,7 @@ def test_a_notice_ends_a_long_pause() -> None:
         storage.hurry.set()
         return await asyncio.wait_for(call, 5.0)
 
-    assert asyncio.run(sample_rows()) == 2
+    assert asyncio.run(scenario()) == 2
 
 
 def test_chaos_reads_only_its_own_points(tmp_path: Path) -> None:
