@@ -12,7 +12,7 @@
             sp.backup("checkpoint.pt")                    # 3
     sp.done()                                             # 4
 
-Outside a spothop job every call is a cheap no-op, so the script runs alone unchanged.
+Outside a spothop job every call is a cheap no-op, so the script also runs alone, unchanged.
 """
 
 from spothop.training.api import (

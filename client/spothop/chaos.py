@@ -1,8 +1,8 @@
 """Failures injected at named points, never by sleeping: for tests of the programs themselves.
 
 A program calls `reach(point)` where a failure would hurt most; a test says what happens there:
-raise, end the process, or change what surrounds it. Without a plan a point costs one look into an
-empty mapping. The names of the points are each program's own.
+raise, end the process, or change what surrounds it. Without a plan, a point costs one lookup in an
+empty dict. The names of the points are each program's own.
 
 `from_text` reads plans for a real process from a setting: it kills or pauses itself, once per
 directory, so that the program started again gets past the point.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 ACTIONS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
-"""To pause: whoever waits for the marker file does something, and sends SIGCONT."""
+"""After `pause` the test that waits for the marker file does something, and sends SIGCONT."""
 
 
 class Chaos:

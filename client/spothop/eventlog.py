@@ -6,12 +6,12 @@ from spothop.wire import EventView
 
 
 class EventFilter:
-    """Tells the events that say something new: the master writes a change down for the job, for the
-    attempt and for the VM, so that each has its history."""
+    """Drops repeated events: the master records one change for the job, for the attempt and for
+    the VM, so that each has its own history."""
 
     def __init__(self) -> None:
         self._shown: list[EventView] = []
-        """Those of the newest moment."""
+        """Events of the newest moment."""
 
     def is_news(self, event: EventView) -> bool:
         """Call it for each event once, in order."""

@@ -1,7 +1,7 @@
 """Reads the job file and says what is wrong with it.
 
 `load()` reads YAML from a file, `parse()` checks a mapping; both raise `JobFileError` with all
-problems at once, each with the field's path, its value and the way out. Keys that we know but whose
+problems at once, each with the field's path, its value and a hint. Keys that we know but whose
 feature does not work yet are refused, so that no job silently runs without what it asks for.
 """
 
@@ -33,7 +33,7 @@ class FieldProblem:
     field: str
     """Dotted path, such as `resources.any_of[0].vm`; empty for the file as a whole."""
     value: str
-    """What stands there, shortened; empty when nothing does."""
+    """The value in the file, shortened; empty when there is none."""
     fact: str
     hint: str
 
@@ -136,7 +136,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _OWN = ("extra_forbidden", "invalid_key")
-"""Pydantic's findings that `_key_problems` tells better."""
+"""Pydantic's errors that `_key_problems` reports better."""
 
 
 def _key_problems(
@@ -210,7 +210,7 @@ def _hint(names: list[int | str]) -> str:
         return f"for example {keys[-1]}: {info.examples[0]}"
     if info is not None and info.description:
         return info.description
-    return "`spothop schema` prints what may stand here"
+    return "`spothop schema` prints what is allowed here"
 
 
 _REPR = reprlib.Repr()

@@ -1,10 +1,10 @@
-"""Files of what really happened: lives, node events, zones' availability. Standard library only.
+"""Reads traces: lives, node events, availability of zones. Standard library only.
 
 Formats: CSV with `lifetime_s` and `end` (`preempted`; `stop` and `censored` are right-censored);
 CSV lines `ms,add|remove,node`; JSON with `gap_seconds` and, for each zone, run-length pairs
-[value, ticks] of `available` (1 = available) and `price` (USD an hour). Some public files of the
-last kind mean 1 = unavailable: those say `unavailable`, or nothing, and are refused until that is
-made plain.
+[value, ticks] of `available` (1 = available) and `price` (USD an hour). In some public files of
+the last kind 1 means unavailable: they name it `unavailable`, or give no name at all. They are
+refused, because a wrong guess would invert the result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = tuple[int, list[str]]
 
 
 class TraceError(ValueError):
-    """The file is no trace that can be used; the message says where, and what to do."""
+    """The file cannot be used as a trace; the message says where, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ def _zone(path: Path, name: str, data: Any) -> Zone:
         keys = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise TraceError(
             f"{path}: zone {name} has {keys} and no `available` (1 = available); files that say "
-            "1 = unavailable must be turned round first"
+            "1 = unavailable must be inverted first"
         )
     available = _runs(path, f"{name}.available", data["available"])
     if not set(available) <= {0, 1}:

@@ -128,7 +128,7 @@ def test_zones_are_unpacked_tick_by_tick(tmp_path: Path) -> None:
         ({"zones": {"a": {"available": [[1, 10**7], [0, 1]]}}}, r"\[0, 1\] is no .* 10,000,000"),
         ({"zones": {"a": {"available": [[1, 5]], "price": [[1e7, 5]]}}}, "between 0 and 1e.06"),
         ({"zones": {"a": {"available": [[1, 5]], "price": [[10**400, 5]]}}}, "a.price: .1000"),
-        ({"zones": {"a": {"unavailable": [[1, 5]]}}}, "1 = unavailable must be turned round"),
+        ({"zones": {"a": {"unavailable": [[1, 5]]}}}, "1 = unavailable must be inverted"),
         ({"zones": {"a": {"available": [[2, 5]]}}}, "values other than 0 and 1"),
         ({"zones": {"a": {"available": [[1, 0]]}}}, r"no \[value, ticks\]"),
         ({"zones": {"a": {"available": [[1, 2]], "price": [[1, 3]]}}}, "there is a gap"),

@@ -51,7 +51,7 @@ class NotFencedIn(Exception):
 class ChainDamaged(StorageError):
     """The newest entry cannot be read: it may be a newer attempt's fence, so nothing is committed.
 
-    A new attempt heals the chain: its fence goes on top.
+    A new attempt repairs the chain: it writes its fence above this entry.
     """
 
 
@@ -66,7 +66,7 @@ class Chain:
         self.job = job
         self._folder = keys.chain_folder(job)
         self._known: dict[int, Entry] = {}
-        self._searched: int | None = None  # up to here, `find` has read what is its attempt's
+        self._searched: int | None = None  # `find` has read its attempt's entries up to here
 
     # --- reading ---
 
@@ -100,7 +100,7 @@ class Chain:
                 return self._own_fence(attempt)
             entry = Entry(n=top + 1, attempt=attempt, id=entry_id, fence=True)
             if self._create(entry):
-                self._searched = entry.n  # what is its attempt's comes after it
+                self._searched = entry.n  # its attempt's entries come after it
                 return entry
         raise self._too_many_races()
 
@@ -196,7 +196,7 @@ class Chain:
     def _top(self) -> tuple[int, Entry | None]:
         """The highest number in use, and the newest entry that can be read.
 
-        Unreadable ones above that entry count as numbers only: a fence goes on top of them.
+        Unreadable ones above that entry count as numbers only: a fence is written above them.
         """
         top = max(self._known, default=0)
         unread = self._numbers(after=top)
@@ -220,7 +220,7 @@ class Chain:
         return newest
 
     def _create(self, entry: Entry) -> bool:
-        """True when `entry` is in the chain, False when its number went to somebody else."""
+        """True when `entry` is in the chain, False when another entry has its number."""
         try:
             self.store.create(keys.chain_key(self.job, entry.n), entry.to_json().encode())
         except ObjectExists:
@@ -246,8 +246,8 @@ class Chain:
         )
 
     def _own(self, attempt: int) -> Iterator[Entry]:
-        """This attempt's readable entries, newest first; read side by side, for they may be many
-        and an emergency save may wait for them."""
+        """This attempt's readable entries, newest first; read in parallel, because they may be
+        many and an emergency save may wait for them."""
         numbers = self._numbers()
         while numbers:
             numbers, part = numbers[:-_AT_ONCE], numbers[-_AT_ONCE:]

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from spothop.wire import SaveKind
 
 FORMAT = 1
-"""Version inside the JSON; an entry of a newer one is unreadable to us, never guessed at."""
+"""Version inside the JSON; an entry of a newer one counts as unreadable."""
 
 
 @dataclass(frozen=True)

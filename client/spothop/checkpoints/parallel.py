@@ -18,7 +18,7 @@ _WORKERS = 4
 
 
 class Progress:
-    """Adds up what several threads have moved and tells the callback."""
+    """Adds up what several threads have transferred, and calls the callback."""
 
     def __init__(self, callback: OnProgress | None, total: int) -> None:
         self._callback = callback
@@ -36,7 +36,7 @@ class Progress:
 def for_each(items: Iterable[T], work: Callable[[T], None], size: Callable[[T], int]) -> None:
     """Do all the work: large items one by one (each is parallel inside), small ones at once.
 
-    The first error ends it, once what has begun is over; memory stays bounded either way.
+    The first error ends it, after the transfers under way; memory stays bounded in any case.
     """
     small = []
     for item in items:

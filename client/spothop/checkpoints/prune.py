@@ -1,10 +1,10 @@
 """Which checkpoints lose their data, and the deleting. Chain entries always stay: they are history.
 
 Rules: the newest two that are whole stay, whatever their kind (I1); periodic ones stay by `keep`;
-what newer ones have superseded goes. A checkpoint that a later attempt passed over at its restore
+what newer ones have superseded goes. A checkpoint that a later attempt skipped at its restore
 (its number lies between the later one's and that one's `parent`) was *rejected*, not superseded: it
-protects nothing, and it stays. The rejection may have been the mistake, of a store that showed a
-torn state for a while, and then its data is the only copy of that work.
+is not one of the newest two, and its data stays. The rejection may have been wrong, because a store
+returned incomplete data for a while, and then this data is the only copy of that work.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def to_prune(
 ) -> list[Entry]:
     """Checkpoints whose data may go, oldest first. Pure.
 
-    `keep` counts periodic ones. Numbers in `damaged` protect nothing; those that were passed over
-    protect nothing either, and stay. With fewer than two whole checkpoints, nothing goes; and
+    `keep` counts periodic ones. Numbers in `damaged` do not count as whole; those that were
+    skipped do not count either, and stay. With fewer than two whole checkpoints, nothing goes; and
     nothing newer than the older of these two ever goes.
     """
     checkpoints = sorted(

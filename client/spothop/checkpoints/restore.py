@@ -1,13 +1,13 @@
-"""The newest intact checkpoint comes back to where the user saved it.
+"""Puts the newest intact checkpoint back where the user saved it.
 
 Each candidate is downloaded beside its place, verified (size and SHA-256) as it comes, synced, and
-only then renamed. What fails its verification is read once more, since a read can go wrong on its
-way; damaged twice, it is rejected, the caller is told, and the checkpoint before is tried.
+only then renamed. What fails its verification is read once more, because a transfer can go
+wrong. If it is damaged twice, it is rejected, the caller is told, and the one before it is tried.
 
 Damage is a wrong checksum, a wrong size, or an entry that cannot be parsed, and nothing else (I1).
 A store that refuses or does not answer damages nothing: its error goes to the caller, because an
-older checkpoint would cost steps. And where checkpoints are, but none is whole, that is an error:
-to begin anew would throw the job's work away without a word.
+older checkpoint would cost steps. And if there are checkpoints, but none is whole, that is an
+error: to begin from nothing would lose the job's work silently.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class Restored:
-    """What came back; `entry` and `path` are None when there was nothing intact."""
+    """What was restored; `entry` and `path` are None when there was nothing intact."""
 
     entry: Entry | None
     path: Path | None
@@ -62,7 +62,7 @@ def restore(
 
     `entries` are those before this attempt's fence: a collection in any order, or an iterator that
     is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
-    Checkpoints whose data was pruned are passed over silently. Raises `NothingRestores` when there
+    Checkpoints whose data was pruned are skipped silently. Raises `NothingRestores` when there
     are checkpoints and each was rejected, any other `StorageError` when the store refuses or does
     not answer, OSError when the disk here does not work.
     """
@@ -84,7 +84,7 @@ def restore(
             f"none of the {len(rejected)} newest checkpoints in {store.url} is whole: "
             + "; ".join(reason.removesuffix("; trying the one before") for reason in rejected),
             hint="put the missing objects back (an older version of the bucket may have them) and "
-            "resume; or submit a new job, with init_from where there is something to begin with",
+            "resume; or submit a new job, with init_from if another checkpoint can be used",
         )
     return Restored(None, None, rejected)
 
@@ -199,6 +199,6 @@ def _swap(fresh: Path, place: Path, old: Path) -> None:
 
 
 def _clear_leftovers(target: Path) -> None:
-    """What a killed restore left behind; only one runs in a directory at a time."""
+    """Remove leftovers of a killed restore; only one runs in a directory at a time."""
     for leftover in target.glob(_ASIDE + "*"):
         shutil.rmtree(leftover, ignore_errors=True)

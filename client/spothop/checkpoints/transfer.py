@@ -27,9 +27,9 @@ def upload_outputs(
 ) -> list[str]:
     """Copy every file below `directory` to this attempt's outputs; return their paths, sorted.
 
-    Each attempt has a folder of its own, so that one which comes back late, fenced out meanwhile,
-    replaces nothing of its successor (I2). No directory means no outputs. Empty directories are not
-    kept. Raises like `upload`; with `skipped` it is told of unsafe links, and the rest is copied.
+    Each attempt has a folder of its own, so that a late one, which was fenced meanwhile, overwrites
+    nothing of its successor (I2). No directory means no outputs. Empty directories are not kept.
+    Raises like `upload`; with `skipped`, unsafe links are reported to it and the rest is copied.
     """
     if not directory.is_dir():
         return []
@@ -55,7 +55,7 @@ def download_outputs(
     found: list[tuple[int, str, ObjectInfo]] = []
     for info in store.scan(folder[:-1]):
         attempt, _, key = info.key.removeprefix(folder).partition("/")
-        if attempt.isdecimal() and key:  # else it is nothing of ours
+        if attempt.isdecimal() and key:  # else it is not ours
             found.append((int(attempt), keys.unquote(key), info))
     files: dict[str, ObjectInfo] = {}
     folders: set[str] = set()
@@ -123,7 +123,7 @@ def _fetch_all(
     *,
     again: bool,
 ) -> list[str]:
-    """`again`: also what is there with the right size, which may be something else."""
+    """`again`: fetch also files that exist with the right size: their content may differ."""
     progress = Progress(on_progress, sum(info.size for info, _ in wanted))
     if wanted:
         target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A file or directory becomes data objects. They count for nothing until the chain names them."""
+"""A file or directory becomes data objects. They are no checkpoint until the chain names them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spothop.storage import ObjectStore, SourceChanged, UnsafePath
 from spothop.wire import SaveKind
 
 OnSkipped = Callable[[str], None]
-"""Told why something was left out."""
+"""Called with the reason when something is left out."""
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
@@ -91,7 +91,7 @@ def list_sources(source: Path, *, skipped: OnSkipped | None = None) -> list[Sour
 
     Links are followed as long as they stay inside. Raises `UnsafePath` for those that do not, for
     cycles, for dangling links, and for pipes, sockets and devices; with `skipped` these are left
-    out, and it is told of each. Raises `SourceChanged` when `source` is not there.
+    out, and it is called for each. Raises `SourceChanged` when `source` is not there.
     """
     try:
         real = source.resolve(strict=True)

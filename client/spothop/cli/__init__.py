@@ -49,7 +49,7 @@ def run(arguments: list[str], session: Session | None = None) -> int:
         raise
     except _CommandError as error:
         return _usage(error)
-    except Exception as error:  # known, or a bug: either way in words
+    except Exception as error:  # known, or a bug: both are told in words
         if not report_known(error):
             _report_bug(error)
         return 1
@@ -64,7 +64,7 @@ def _usage(error: Exception) -> int:
 
 
 def _report_bug(error: Exception) -> None:
-    """Its trace goes to a file: it helps who mends it, and nobody else."""
+    """The traceback goes to a file: it helps only whoever fixes the bug."""
     import tempfile
     import traceback
 

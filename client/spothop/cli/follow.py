@@ -22,12 +22,12 @@ WAIT_S = 1.0
 """How long the master may hold an empty log answer back: the pace of the status line."""
 AWAY_PAUSES_S = (1.0, 2.0, 5.0)
 AWAY_BUDGET_S = 600.0
-"""A master that is away longer ends the following; never the job."""
+"""After so long without an answer following ends; the job goes on."""
 
 
 class Screen:
-    """Where following shows. On a terminal: lines, and the status below them. Else plain lines:
-    the log on stdout, events on stderr."""
+    """The output of a followed job. On a terminal: lines, and the status below them. Elsewhere:
+    plain lines, the log on stdout, events on stderr."""
 
     def __init__(self, console: Console, *, terminal: bool) -> None:
         self._console = console
@@ -81,7 +81,7 @@ class Screen:
 
 
 def status_line(job: JobView) -> str:
-    """The newest of a job in one line."""
+    """The state of a job in one line."""
     parts = [job.state, f"step {number(job.step)}"]
     if "loss" in job.metrics:
         parts.append(f"loss {job.metrics['loss']:.4g}")

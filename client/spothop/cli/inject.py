@@ -1,4 +1,4 @@
-"""`spothop inject`: what stands on the command line, as the master takes it."""
+"""`spothop inject`: makes a request from the options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(
     seed: int | None,
     no_notice: float,
 ) -> InjectRequest:
-    """Raises BadParameter for what makes no sense, ClientError for a trace that is none."""
+    """Raises BadParameter for wrong options, ClientError for a file that is no trace."""
     if (mttp is None) == (trace is None):
         raise typer.BadParameter("give --mttp or --trace (or --stop), one of them")
     if zone is not None and trace is None:
@@ -57,7 +57,7 @@ _OPTIONS = {
     "seed": "--seed",
     "no_notice": "--no-notice",
 }
-"""What a field of the request was given with."""
+"""The option of each field of the request."""
 
 
 def _means(text: str) -> list[float]:
@@ -71,7 +71,7 @@ def lives(path: Path, zone: str | None, *, seed: int) -> list[float]:
     """Lives like those of a trace; raises ClientError.
 
     Of a zone: its runs that ended in a preemption, in their order. Of a CSV: as many as it has,
-    drawn by the seed, for a file is in the order of deaths and some lives in it were cut short.
+    drawn by the seed, because a file is sorted by deaths and some of its lives are censored.
     """
     try:
         if path.suffix.lower() == ".json":
@@ -84,7 +84,7 @@ def lives(path: Path, zone: str | None, *, seed: int) -> list[float]:
 
 
 def _drawn(seen: list[Life], rng: random.Random) -> list[float]:
-    """From the Kaplan-Meier curve; what outlives its last death dies at the longest age seen
+    """From the Kaplan-Meier curve; a life beyond its last death gets the longest age seen
     (Efron 1967)."""
     curve = kaplan_meier(seen)
     died = [1 - point.share for point in curve]

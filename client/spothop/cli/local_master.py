@@ -1,4 +1,4 @@
-"""`spothop master`: becomes the master's own program."""
+"""`spothop master`: replaces itself by the master's own program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spothop.cli.session import Session
 from spothop.sdk.errors import ClientError
 
 NEEDED = ("alembic", "apscheduler", "fastapi", "jinja2", "sqlalchemy", "uvicorn")
-"""Of the extra `master`: extras gate dependencies, the package itself is always there."""
+"""Of the extra `master`, which installs dependencies; the code itself is always there."""
 
 
 def start(

@@ -1,4 +1,4 @@
-"""`spothop simulate`: becomes the simulator, which comes with the extra `simulator`."""
+"""`spothop simulate`: replaces itself by the simulator, which comes with the extra `simulator`."""
 
 from __future__ import annotations
 

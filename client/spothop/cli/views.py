@@ -74,11 +74,11 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     console.print(table(columns, rows, right=columns[1:]))
     console.print(
         "LIVES: preempted + ended otherwise. RESTART: allocation + preparation.\n"
-        "MTTP, with its 90 % interval, weighs in other zones of the region, and fades.\n"
+        "MTTP and its 90 % interval: other zones and old lives count, too, but less.\n"
         "KEPT: notices after which the emergency save became durable, and their share."
     )
     if any(row.mttp_assumed or row.restart_assumed for row in list_):
-        console.print("* assumed: none was seen yet, the stated default speaks")
+        console.print("* assumed: none was seen yet, this is the stated default")
 
 
 def _restart(row: PoolView) -> str:
@@ -243,7 +243,7 @@ def event_line(event: EventView) -> Text:
 
 
 def log_line(line: str) -> Text:
-    """A line of a job's own output: its colours stay, what would move the cursor goes."""
+    """A line of a job's own output: its colours stay, cursor movements are removed."""
     text = Text.from_ansi(line.rstrip("\r").rsplit("\r", 1)[-1])
     text.plain = "".join(c for c in text.plain if c.isprintable() or c == "\t")
     return text

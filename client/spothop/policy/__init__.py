@@ -1,4 +1,4 @@
-"""When to save: one pure package for agent, master and simulator: what is simulated, runs."""
+"""When to save. Pure, and the same code for agent, master and simulator."""
 
 from spothop.policy.decide import (
     POLICIES,

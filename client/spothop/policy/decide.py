@@ -14,7 +14,7 @@ POLICIES = ("none", "static", "thesis", "thesis-always", "notice-aware")
 """`static` is written with its interval in steps: `static:500`."""
 
 Q_CAP = 0.98
-"""No more trust in notices than this, however many were kept: insurance never vanishes."""
+"""Trust in notices is never higher than this, so that insurance saves never stop."""
 
 _FARTHEST = 10**15  # steps; keeps at_step within 64 bits
 _SETTLED = 1.001  # of an interval and the one that the mean hazard over it asks for
@@ -98,7 +98,7 @@ def _notice_aware(
 
     First-order source: Aupy, Robert, Vivien, Zaidouni, "Checkpointing with fault prediction"
     (2012); the interval itself is exact for exponential losses. At least as long as a save takes
-    to become durable: more than one image in flight would only queue (Vaidya 1997 for the rest).
+    to become durable: a second upload in flight would only queue (Vaidya 1997 for the rest).
     With a hazard 1 / M gives way to its mean over the interval; the second answer is that mean, in
     units of 1 / M.
     """
@@ -125,10 +125,10 @@ def _notice_aware(
 
 
 def _settled(guess_s: float, answer: Callable[[float], float]) -> float:
-    """The interval that is its own answer.
+    """The fixed point: the interval that follows from the mean hazard over itself.
 
-    By halving a bracket: repeating alone flips for ever between a long and a short interval where
-    the hazard rises, for the longer one sees more of it.
+    Found by bisection. Plain iteration alternates for ever between a long and a short interval
+    where the hazard rises, because a longer interval covers more of the rise.
     """
     low, high = sorted((max(guess_s, intervals.TINY_S), max(answer(guess_s), intervals.TINY_S)))
     for _ in range(_MAX_HALVINGS):

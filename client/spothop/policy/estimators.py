@@ -2,11 +2,11 @@
 
 The preemption rate has a Gamma posterior: lives are right-censored (a VM that we ended did not die,
 a VM still alive counts its age, once), which for constant rates needs only the number of
-preemptions and the total exposure. What other zones of the region saw enters as a weakened prior;
-what is long ago fades with a half-life. The share of kept notices has a Beta posterior.
+preemptions and the total exposure. Lives in other zones of the region enter as a weakened
+prior; old lives lose weight with a half-life. The share of kept notices has a Beta posterior.
 
-Few lives mean that the prior speaks: `RatePosterior.interval` is then honest about the prior's
-belief, not about the pool (`benchmarks/estimator_coverage.py` shows by how much).
+With few lives the prior dominates: `RatePosterior.interval` then describes the prior, not the
+pool (`benchmarks/estimator_coverage.py` shows by how much).
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class RatePosterior:
 class NoticePosterior:
     """Beta posterior of q, the share of preemptions whose emergency save became durable.
 
-    Count only preemptions where the emergency save was predicted to fit: that one does not fit a
-    job is the job's figure, not the pool's, and the policy reckons with it by itself.
+    Count only preemptions where the emergency save was predicted to fit: whether one
+    fits is a figure of the job, not of the pool, and the policy accounts for it separately.
     """
 
     kept: float
@@ -117,7 +117,7 @@ def preemption_rate(
     """The rate of one pool; `neighbours` are the lives of the region's other zones.
 
     The region's posterior becomes the zone's prior, weakened to at most `pooling` preemptions, so
-    that a zone with a dozen lives of its own speaks for itself. `half_life_s` None: nothing fades.
+    that a dozen lives of the zone itself outweigh the others. `half_life_s` None: nothing fades.
     Raises ValueError on a negative or infinite duration.
     """
     prior = prior or RatePrior()
@@ -138,8 +138,8 @@ def failure_mean_s(
 ) -> float | None:
     """M_f: mean time between ends that no notice announces; None where none was seen.
 
-    Faded like preemptions, and drawn up by `prior_exposure_s` without one, so that a single
-    failure in a short history is no catastrophe.
+    Faded like preemptions. `prior_exposure_s` without a failure is added, so that a single failure
+    in a short history does not count too much.
     """
     ends = [replace(life, preempted=life.failed) for life in lives]
     events, exposure_s = _evidence(ends, half_life_s)
@@ -190,7 +190,7 @@ def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, 
     Weights below 1 make the variance of a weighted count smaller than its mean; a posterior that
     took the sums as they are would be too wide. Both are therefore scaled by (sum of w) / (sum of
     w^2) over the exposure (Kish 1965): mean and variance of the count then agree again. At most
-    by 2, which is its value in a long steady history: lives that are all long ago stay faded.
+    by 2, its value in a long steady history: old lives alone do not get their full weight back.
     """
     if half_life_s is not None and not half_life_s > 0:
         raise ValueError(f"a half-life of {half_life_s} s: it must be above 0, or None for none")

@@ -17,7 +17,7 @@ from typing import Protocol
 
 _LARGEST = 700.0  # e to it is still a float
 FEWEST_DEATHS = 30
-"""Preemptions, at different moments, from which the hazard of an age is told from chance."""
+"""Preemptions, at different moments, that it takes to tell a hazard by age from chance."""
 _DEATHS_A_BIN, _MAX_BINS, _EVEN_BINS = 10, 8, 8
 
 
@@ -78,7 +78,7 @@ Seen = tuple[float, bool, float]
 
 
 def weighed(lives: Iterable[tuple[float, bool, Hashable]]) -> list[Seen]:
-    """Lives of one zone, as (seconds, preempted, when it ended), by how much each tells.
+    """Lives of one zone, as (seconds, preempted, when it ended), with the weight of each.
 
     A zone that goes away takes all its VMs: preemptions of the same moment are one event, each of m
     weighs 1/m. Censored lives weigh 1.
@@ -96,7 +96,7 @@ def fit_by_age(
     """How the hazard depends on the age in the lives of a region, at the level of `mttp_s`.
 
     Takes `weighed` lives by zone; one that was not ended by a preemption is exposure only. Each bin
-    has the deaths in it over those that the zones' own rates make expect, drawn to 1 by
+    has the deaths in it over those that the zones' own rates make expect, shrunk to 1 by
     `prior_deaths`: without the zones' rates a region of one bad zone and many good ones would look
     as if young VMs died more (proportional hazards, Cox 1972).
 

@@ -62,7 +62,8 @@ def exact(stall_s: float, mean_s: float) -> float:
 
 
 def thesis(save_s: float, mttp_s: float, restart_s: float) -> float:
-    """tau = sqrt(2 delta (MTTP + R)): equation 4.5 of the Spotify thesis, after Daly (2006)."""
+    """tau = sqrt(2 delta (MTTP + R)): equation 4.5 of the thesis that docs/checkpointing.md names,
+    after Daly (2006)."""
     total = min(max(mttp_s, 0.0), LONGEST_S) + min(max(restart_s, 0.0), LONGEST_S)
     return min(math.sqrt(2 * min(max(save_s, 0.0), LONGEST_S) * total), LONGEST_S)
 

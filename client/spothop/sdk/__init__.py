@@ -1,1 +1,1 @@
-"""The SDK: what the CLI does, as typed calls (`client`), and what it stands on."""
+"""The SDK: what the CLI does, as typed calls (`client`), and its parts."""

@@ -24,7 +24,7 @@ LARGEST_SHOWN = 5
 
 
 class BundleError(Exception):
-    """The directory cannot be packed; `hint` is the way out."""
+    """The directory cannot be packed; `hint` says what to do about it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -190,7 +190,7 @@ def _specs_above(top: Path) -> _Specs:
 
 
 def _ignored(path: Path, is_dir: bool, specs: _Specs) -> bool:
-    """The deepest file with an opinion decides (gitignore(5), "Pattern format")."""
+    """The deepest file with a matching pattern decides (gitignore(5), "Pattern format")."""
     for depth, spec in reversed(specs):
         relative = "/".join(path.parts[depth:]) + ("/" if is_dir else "")
         include = spec.check_file(relative).include

@@ -18,7 +18,7 @@ MARKER = ".spothop-download"
 
 @dataclass(frozen=True, kw_only=True)
 class Downloaded:
-    """What came; all paths are below the target directory."""
+    """What was fetched; all paths are below the target directory."""
 
     checkpoint: Path | None
     step: int
@@ -64,7 +64,7 @@ def fetch(storage: StorageSpec, job: str, to: Path) -> Downloaded:
 
 
 def _claim(to: Path, job: str) -> None:
-    """Nothing of the user's may lie where a checkpoint replaces what is there."""
+    """Refuse a directory with other files in it: a checkpoint replaces what is there."""
     marker = to / MARKER
     ours = marker.is_file() and marker.read_text(encoding="utf-8") == job
     if not ours and to.exists() and any(to.iterdir()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 class ClientError(Exception):
-    """The fact, and the way out."""
+    """What is wrong (`message`), and what to do about it (`hint`)."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

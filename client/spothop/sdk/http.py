@@ -123,7 +123,7 @@ class Http:
         kind = answer.headers.get("content-type", "no content type").split(";")[0]
         what = f"{answer.request.url} answered {answer.status_code} with {kind}"
         if answer.is_redirect:
-            what = f"{answer.request.url} sends on to {answer.headers.get('location')}"
+            what = f"{answer.request.url} redirects to {answer.headers.get('location')}"
             return NotSpothop(what, "set SPOTHOP_URL to the final address, https if it is that")
         if answer.status_code in (502, 503, 504):
             return NotSpothop(

@@ -28,11 +28,11 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 MAX_LIVES = 20_000
-"""A trial that takes more VMs than this gets nowhere."""
+"""A trial that takes more VMs than this makes no progress."""
 
 
 class NeverFinishesError(RuntimeError):
-    """The job makes no way under this policy; the message says what would help."""
+    """The job makes no progress under this policy; the message says what would help."""
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Outcome:
 
 
 def simulate(inputs: Inputs, arm: Arm, lives: Lives) -> Trials:
-    """Raises NeverFinishesError when the job makes no way."""
+    """Raises NeverFinishesError when the job makes no progress."""
     if arm.policy is None:
         return on_demand(inputs)
     run = _Run(inputs, arm, lives)

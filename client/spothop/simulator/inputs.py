@@ -1,7 +1,7 @@
 """What a simulation is given: the ten inputs of the thesis (section 6.2.2) and ours.
 
 Every latency is a number or [low, high), drawn anew each time. A file that makes no sense is
-refused with the field, the value and the way out. Bounds are wide, and keep all arithmetic finite.
+refused with the field, the value and a hint. Bounds are wide, and keep all arithmetic finite.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from spothop.simulator.inputs import Inputs
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """LaunchContext over the trials; overhead and saving as fractions of the on-demand run."""
+    """Means over the trials; overhead and saving as fractions of the on-demand run."""
 
     policy: str
     overhead: float
@@ -60,7 +60,7 @@ class Result:
     inputs: Inputs
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
-    """What one has to know beside the figures: policies left out, and whose prices these are."""
+    """What to know with the figures: policies that were left out, and whose prices these are."""
 
     @property
     def rows(self) -> list[dict[str, float | str]]:

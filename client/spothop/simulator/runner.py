@@ -11,7 +11,7 @@ from spothop.simulator.result import Result, summarise
 
 
 def run(inputs: Inputs) -> Result:
-    """Every policy of `inputs` in its order; one under which the job makes no way becomes a note.
+    """Every policy of `inputs` in its order; a note for one under which the job makes no progress.
 
     Raises InputError when the lives cannot be read, or no policy gets the job done.
     """

@@ -1,8 +1,8 @@
 """At which steps a VM saves, counted without walking through them.
 
-A life is only as dear as its preemption: how many saves lie between two steps, and which is the
-last, is arithmetic on the interval; how far a budget of time reaches is found by halving a bracket
-that is never wider than the saves in it.
+A life costs no more than its one preemption: how many saves lie between two steps, and which is the
+last, is arithmetic on the interval; how far a budget of time reaches is found by bisection over a
+range that is never wider than the saves in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam to object storage. Keys are `/`-separated, without `.` and `..` segments."""
+"""The interface to object storage. Keys are `/`-separated, without `.` and `..` segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 MIB = 1 << 20
 Block = bytes | memoryview
 OnBytes = Callable[[int], None]
-"""Told how many more bytes have passed; from any thread."""
+"""Called with the bytes transferred since the last call; from any thread."""
 
 
 @dataclass(frozen=True)
@@ -72,4 +72,4 @@ class ObjectStore(Protocol):
         """Delete objects in bulk; those that are missing are no error."""
 
     def discard_partial(self, prefix: str) -> None:
-        """Remove what killed writes left below the folder `prefix`, where a store can see that."""
+        """Remove what killed writes left below the folder `prefix`, where a store can list it."""

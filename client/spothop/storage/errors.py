@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class StorageError(Exception):
-    """A refusal or failure; `str()` is the fact, what it was about, and the way out.
+    """A refusal or failure; `str()` is the fact, what it was about, and what to do about it.
 
     `field` and `value` name the setting at fault where there is one.
     """

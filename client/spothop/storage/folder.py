@@ -122,8 +122,8 @@ class FolderStore:
 
     @contextmanager
     def _mapped(self, key: str, *, writing: bool = False) -> Iterator[None]:
-        """Without its root the store is away, such as a share that is not mounted: nothing is
-        missing then, and nothing empty. It was there when this object was made."""
+        """Raises where the root folder is gone, such as a share that is not mounted: an object is
+        then not missing, nor a folder empty. The root existed when this object was made."""
         try:
             with mapped(self.url, key, writing=writing):
                 yield

@@ -1,4 +1,4 @@
-"""SHA-256 in a thread of its own beside a transfer (hashlib and file I/O let go of the GIL).
+"""SHA-256 in a thread of its own beside a transfer (hashlib and file I/O release the GIL).
 
 Two ways. Between files of one machine the thread reads the source by itself, out of the page cache,
 while the kernel copies (500 MB on 2 cores: 0.28 s; handing blocks to the thread 0.36-0.9 s). Over
@@ -68,7 +68,7 @@ def copy_hashed(source: int, target: int, *, size: int, on_bytes: OnBytes, sync:
 
     Both stand at their beginning. With `sync` the bytes are durable; the disk works while the hash
     is still being computed. The hash reads by position from the same descriptor, because the name
-    may have gone or changed hands since it was opened.
+    may have been removed or reused since it was opened.
     """
     if size <= _BLOCK:
         data = os.read(source, size)

@@ -33,7 +33,7 @@ _CLIENT_OPTIONS = frozenset(
 
 
 def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
-    """The store at `spec.url`; nothing is asked of it yet, only a `file://` folder is created.
+    """The store at `spec.url`; no request is sent yet, only a `file://` folder is created.
 
     Options that are obstore client options (`allow_http`, `timeout`, ...) go to its client, all
     others to the store, as https://developmentseed.org/obstore/ names them. With `create` false a
@@ -63,7 +63,7 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
 
 
 def check_url(url: str) -> None:
-    """Raises `StorageBadUrl` for what can never name anything; asks and makes nothing."""
+    """Raises `StorageBadUrl` for a URL that can never work; sends and creates nothing."""
     if _parse(url).scheme == "file":
         _path(url)
 
@@ -113,7 +113,7 @@ def _named(error: StorageError, url: str) -> StorageError:
 
 
 def probe(store: ObjectStore) -> None:
-    """Write, read, list and delete a small object, and see that a second create of it is refused.
+    """Write, read, list and delete a small object, and check that a second create of it is refused.
 
     Raises a `StorageError` that names the step, the field, its value and a hint.
     """

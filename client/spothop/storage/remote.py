@@ -92,7 +92,7 @@ class RemoteStore:
             return hasher.hexdigest()
 
     def _blocks(self, key: str, size: int) -> Iterator[memoryview]:
-        """Ranges in parallel, yielded in order; one stream seldom fills the line."""
+        """Ranges in parallel, yielded in order; one stream seldom uses the whole bandwidth."""
         if size <= SMALLEST_PART:
             yield memoryview(self.get(key))[:size]
             return
@@ -138,7 +138,7 @@ class RemoteStore:
                 self._delete_each(batch)
 
     def _delete_each(self, keys: list[str]) -> None:
-        """A store that minds missing objects stops a bulk request at the first of them."""
+        """Some stores stop a bulk request at the first missing object."""
         for key in keys:
             try:
                 with mapped(self._url, key):

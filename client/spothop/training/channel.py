@@ -1,8 +1,9 @@
 """The training process's end of the pipes: messages up that never wait, messages down if any.
 
 Nothing here blocks. Control messages queue (bounded, the oldest go first) while the pipe is full,
-and are tried again with every later call. The lock is only ever tried: a thread that finds it taken
-leaves its message in the queue for the other one. Standard library only: imported by every script.
+and are tried again with every later call. No thread waits for the lock: one that finds it taken
+leaves its message in the queue for the thread that holds it. Standard library only: imported by
+every script.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Channel:
     def open(self, run_dir: str) -> None:
         """Open both pipes and drain `down`: what lies there was for an earlier process.
 
-        Raises OSError; the channel keeps what it could open and is quiet in the other direction.
+        Raises OSError; the channel keeps what it could open, and is idle in the other direction.
         """
         self._up = pipes.open_fifo(os.path.join(run_dir, "up"))
         self._down = pipes.open_fifo(os.path.join(run_dir, f"down.{self._stamp['rank']}"))
@@ -87,7 +88,7 @@ class Channel:
         return [msg for msg in messages if msg.get("pid") == self.pid]
 
     def close(self) -> None:
-        """Let go of both pipes; sends fail and nothing arrives from here on."""
+        """Close both pipes; sends fail and nothing arrives from here on."""
         for fd in (self._up, self._down):
             if fd >= 0:
                 os.close(fd)

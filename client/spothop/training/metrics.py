@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """What `log()` got and nobody has seen yet."""
+    """Values given to `log()` that were not sent yet."""
 
     __slots__ = ("_values", "_warned")
 
@@ -58,7 +58,7 @@ class Metrics:
         return False
 
     def _offer(self, channel: Channel, step: int, values: dict[str, float]) -> bool:
-        """In as many messages as it takes. If only the first half fits now, both come again."""
+        """In several messages if needed. If only the first fits into the pipe, all come again."""
         try:
             return channel.offer({"t": "metrics", "step": step, "values": values})
         except pipes.MessageTooLong:

@@ -4,9 +4,10 @@
     outbox/.tmp-<id>/payload/<name>   the user's file or directory, renamed in (or copied)
     outbox/<id>/                      the rename that publishes; ids sort in order of acceptance
 
-The folder is the truth and the pipe message only a doorbell: a full pipe, a dead or restarted agent
-lose nothing. A payload of a process that was killed between the two renames is whole, but stays
-unpublished. Standard library only: this module runs inside the user's training process.
+The agent finds backups in the folder; the pipe message only tells it to look there. So a full pipe
+or a dead or restarted agent loses nothing. If the process is killed between the two renames, the
+payload is whole, but stays unpublished. Standard library only: this module runs inside the user's
+training process.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class LineDecoder:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         messages = []
         for line in lines:
-            if self._skipping:  # the rest of a line that was given up and counted before
+            if self._skipping:  # the rest of a line that was skipped and counted before
                 self._skipping = False
             elif line:
                 msg = _parse(line)
@@ -98,7 +98,7 @@ def open_fifo(path: str | os.PathLike[str]) -> int:
     """Open a named pipe for reading and writing, without blocking; makes it when it is missing.
 
     Opening both ends keeps the pipe alive when the peer dies (no EOF, no SIGPIPE): what was written
-    waits for the peer's next life. Linux defines O_RDWR on a FIFO (fifo(7)), POSIX does not.
+    waits until the peer is started again. Linux defines O_RDWR on a FIFO (fifo(7)), POSIX does not.
     Raises OSError when there is no such folder or the path is something other than a pipe.
     """
     try:

@@ -42,12 +42,12 @@ class SaveRequests:
         """When check_save() was true, until the backup that follows; -1 before and after."""
         self._asked_step = 0
         self.checked_step = -1
-        """Newest step whose check was answered, by a no or by a backup."""
+        """Newest step whose check was answered, by False or by a backup."""
         self._newest = ""  # its id: the same one again is no new one
 
     def take(self, msg: Mapping[str, Any], step: int) -> str | None:
-        """A request arrived. The newer one replaces the older one, but nothing lesser replaces an
-        emergency.
+        """A request arrived. The newer one replaces the older one, but only an emergency
+        replaces an emergency.
 
         With `at_step` every rank saves at its first check at or after that step. A rank that has
         had such a check already would save another step than the rest: the id of the request that

@@ -1,9 +1,9 @@
 """One training process on one VM: counts steps, answers save requests, hands backups over.
 
 Nothing here waits (I6): step timings and metrics coalesce in memory while the pipe is full. What
-must not get lost, backups and `done`, is in files of the run directory; the pipe only rings the
-bell. Standard library only, and little of it: this is imported by every training script. Time is an
-argument (`clock`: CLOCK_MONOTONIC, seconds).
+must not get lost, backups and `done`, is in files of the run directory; the message in the
+pipe only tells the agent to look there. Standard library only, and little of it: this is imported
+by every training script. Time is an argument (`clock`: CLOCK_MONOTONIC, seconds).
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class Session:
         self._channel.send({"t": "done", "step": self.step})
 
     def close(self, *, tries: int = 10, pause: Callable[[float], None] = time.sleep) -> None:
-        """At exit: try to get rid of what waits, `tries` times, 10 ms apart."""
+        """At exit: try to send what waits, `tries` times, 10 ms apart."""
         for _ in range(tries):
             if not self._on or (self._channel.flush() and self._report(self._clock())):
                 return

@@ -1,8 +1,8 @@
 """What travels between client, agent and master: every message is one of these models.
 
 Three rules. Durations are seconds (`_s`); reports carry their *age*, never a wall-clock time,
-because clocks of VMs step. Unknown fields are refused in requests. A change that an older peer
-cannot read raises ``PROTOCOL``.
+because the clocks of VMs may jump. Unknown fields are refused in requests. A change that an older
+peer cannot read raises ``PROTOCOL``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class SyncRequest(Strict):
 
 
 class FenceDirective(Strict):
-    """The attempt before is out of the way: fence, restore, start."""
+    """The attempt before cannot commit any more: fence, restore, start."""
 
     kind: Literal["fence"] = "fence"
     attempt: int

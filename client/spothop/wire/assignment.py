@@ -1,4 +1,4 @@
-"""One attempt of a job, as its VM is told of it."""
+"""One attempt of a job, as the master describes it to its VM."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class Assignment(Strict):
     fence_now: bool = False
     """No earlier attempt can still commit: fence without waiting for the directive."""
     resumes: bool = False
-    """An earlier attempt was fenced in: a storage without its folder is away, not new."""
+    """An earlier attempt wrote its fence: a storage without its folder is not mounted, not new."""
     policy: PolicyParams

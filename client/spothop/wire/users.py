@@ -20,7 +20,7 @@ from spothop.wire.lifecycle import AttemptState, EndReason, JobState, VmReason, 
 
 
 class Problem(BaseModel):
-    """Body of every error answer: the fact, and the way out."""
+    """Body of every error answer: what is wrong, and what to do about it."""
 
     error: str
     """Stable machine-readable name, such as `no_such_job`."""
@@ -106,7 +106,7 @@ class PoolView(BaseModel):
     lives: int
     """Preemptions seen in this pool."""
     region_lives: int
-    """In all zones of the region: they weigh in, too."""
+    """In all zones of the region: they count too, with less weight."""
     censored: int
     """VMs that ended otherwise; they count as exposure."""
     alive: int
@@ -116,7 +116,7 @@ class PoolView(BaseModel):
     """90 % interval."""
     mttp_high_s: float
     mttp_assumed: bool
-    """No preemption was seen in the region: the stated default speaks, and exposure if any."""
+    """No preemption was seen in the region: the stated default is used, and exposure if any."""
     median_life_s: float | None
     """Kaplan-Meier; None with fewer than two preemptions, or while most lives are longer."""
     allocation_s: float | None

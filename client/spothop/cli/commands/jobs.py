@@ -109,7 +109,9 @@ def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        typer.echo(f"{found.id}: cancelling (now {found.state}); `spothop show` tells when it is")
+        typer.echo(
+            f"{found.id}: cancelling (now {found.state}); `spothop show` says when it is over"
+        )
 
 
 def download(

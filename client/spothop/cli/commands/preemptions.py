@@ -71,10 +71,10 @@ def inject(
 ) -> None:
     """Preempt a job's VMs again and again.
 
-    To see how your own job takes that. The k-th interval runs from when the k-th VM came up to the
-    cloud's own eviction test on it; a VM that does not train yet is spared until it does. It ends
-    with the job, with the trace, or with --stop; a restart of the master does not end it. Of a VM
-    it takes that one alone.
+    To see how your own job copes. The k-th interval runs from when the k-th VM came up to the
+    cloud's own eviction test on it; a VM that does not train yet is left alone until it does. It
+    ends with the job, with the trace, or with --stop; a restart of the master does not end it. With
+    the id of a VM it preempts that one only, once.
 
     Example: spothop inject mnist-small --mttp 10m,20m --seed 7 --no-notice 0.05
     """
