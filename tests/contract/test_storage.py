@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spothop.storage import (
+    Fetched,
     ObjectExists,
     ObjectMissing,
     ObjectStore,
@@ -98,7 +99,8 @@ def test_send_and_fetch(store: ObjectStore, tmp_path: Path, size: int) -> None:
     assert store.send("d/f", tmp_path / "in", size=size, on_bytes=seen.append) == expected
     assert sum(seen) == size == store.size("d/f")
     seen.clear()
-    assert store.fetch("d/f", tmp_path / "out", size=size, on_bytes=seen.append) == expected
+    fetched = store.fetch("d/f", tmp_path / "out", size=size, on_bytes=seen.append)
+    assert fetched == Fetched(expected, size)
     assert sum(seen) == size
     assert (tmp_path / "out").read_bytes() == data[:size]
 

@@ -14,6 +14,7 @@ from obstore.store import MemoryStore
 from spothop.checkpoints import Chain, Entry, FileRecord, prune, restore, restore_from_job, upload
 from spothop.checkpoints import keys as layout
 from spothop.storage import (
+    Fetched,
     FolderStore,
     NothingRestores,
     ObjectStore,
@@ -181,11 +182,11 @@ def test_one_bad_read_is_read_again(
     save(chain, tmp_path, 2)
     fetch, reads = type(chain.store).fetch, 0
 
-    def torn_once(*arguments: object, **more: object) -> str:
+    def torn_once(*arguments: object, **more: object) -> Fetched:
         nonlocal reads
         reads += 1
-        sha256: str = fetch(*arguments, **more)  # type: ignore[arg-type]
-        return "0" * 64 if reads == 1 else sha256
+        fetched: Fetched = fetch(*arguments, **more)  # type: ignore[arg-type]
+        return Fetched("0" * 64, fetched.size) if reads == 1 else fetched
 
     monkeypatch.setattr(type(chain.store), "fetch", torn_once)
     restored = restore(chain.store, chain.entries(), tmp_path / "job")

@@ -33,18 +33,26 @@ class Progress:
                 self._callback(self._done, self._total)
 
 
-def for_each(items: Iterable[T], work: Callable[[T], None], size: Callable[[T], int]) -> None:
+def for_each(
+    items: Iterable[T],
+    work: Callable[[T], None],
+    size: Callable[[T], int],
+    *,
+    workers: int = _WORKERS,
+) -> None:
     """Do all the work: large items one by one (each is parallel inside), small ones at once.
+
+    With more than four `workers` an item counts as small only as far as their memory is bounded.
 
     The first error ends it, after the transfers under way; memory stays bounded in any case.
     """
     small = []
     for item in items:
-        if size(item) > _SMALL:
+        if size(item) > _SMALL * _WORKERS // workers:
             work(item)
         else:
             small.append(item)
-    with ThreadPoolExecutor(_WORKERS, "spothop-transfer") as pool:
+    with ThreadPoolExecutor(workers, "spothop-transfer") as pool:
         futures = [pool.submit(work, item) for item in small]
         done, waiting = wait(futures, return_when=FIRST_EXCEPTION)
         for future in waiting:

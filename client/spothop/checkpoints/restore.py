@@ -25,6 +25,8 @@ from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.storage import NothingRestores, ObjectMissing, ObjectStore, UnsafePath
 from spothop.storage.folder import sync_folder
 
+READERS = 64
+"""Small files under way at once: each waits for its answer far longer than it takes to write."""
 _ASIDE = ".spothop-restore-"
 
 
@@ -161,8 +163,9 @@ def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress)
         folder.mkdir(parents=True, exist_ok=True)
     for_each(
         [record for record in entry.files if not record.is_folder],
-        lambda record: fetch_file(store, record, places[record.path], progress),
+        lambda record: fetch_file(store, record, places[record.path], progress, sync=False),
         lambda record: record.size,
+        workers=READERS,
     )
     for name, _, _ in os.walk(fresh):
         sync_folder(Path(name))
@@ -175,17 +178,20 @@ def _place(fresh: Path, record: FileRecord) -> Path:
         raise Damaged(str(error)) from error
 
 
-def fetch_file(store: ObjectStore, record: FileRecord, place: Path, progress: Progress) -> None:
-    """Download one verified and synced file. Raises `Damaged`."""
+def fetch_file(
+    store: ObjectStore, record: FileRecord, place: Path, progress: Progress, *, sync: bool = True
+) -> None:
+    """Download one verified file, in one request where it is small. Raises `Damaged`."""
     which = f"(object {record.key!r})"
     if not keys.is_key(record.key):
         raise Damaged(f"{record.path!r} has an impossible key {which}")
     try:
-        size = store.size(record.key)
-        if size != record.size:
-            raise Damaged(f"{record.path!r} has {size} bytes instead of {record.size} {which}")
-        sha256 = store.fetch(record.key, place, size=size, on_bytes=progress.add)
-        if sha256 != record.sha256:
+        found = store.fetch(record.key, place, size=record.size, on_bytes=progress.add, sync=sync)
+        if found.size != record.size:
+            raise Damaged(
+                f"{record.path!r} has {found.size} bytes instead of {record.size} {which}"
+            )
+        if found.sha256 != record.sha256:
             raise Damaged(f"the content of {record.path!r} does not match its SHA-256 {which}")
     except ObjectMissing as error:
         raise Damaged(f"{record.path!r} is missing from storage {which}", gone=True) from error

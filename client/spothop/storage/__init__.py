@@ -12,7 +12,7 @@ opening.py   `open_store`, `check_url` and `probe`
 
 from __future__ import annotations
 
-from spothop.storage.base import ObjectInfo, ObjectStore
+from spothop.storage.base import Fetched, ObjectInfo, ObjectStore
 from spothop.storage.errors import (
     NothingRestores,
     ObjectExists,
@@ -30,6 +30,7 @@ from spothop.storage.opening import check_url, open_store, probe
 from spothop.storage.remote import RemoteStore
 
 __all__ = [
+    "Fetched",
     "FolderStore",
     "NothingRestores",
     "ObjectExists",

@@ -21,6 +21,14 @@ class ObjectInfo:
     size: int
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """What was copied, and how large the object is: more than was asked for, or less."""
+
+    sha256: str
+    size: int
+
+
 class ObjectStore(Protocol):
     """A bucket, or a prefix of one.
 
@@ -56,8 +64,9 @@ class ObjectStore(Protocol):
 
     def fetch(
         self, key: str, file: Path, *, size: int, on_bytes: OnBytes, sync: bool = True
-    ) -> str:
-        """Copy the first `size` bytes into a new file, synced or not; return their SHA-256.
+    ) -> Fetched:
+        """Copy the first `size` bytes into a new file, synced or not, in one request where `size`
+        is small.
 
         OSErrors of the new file (it exists, the disk is full) pass through unchanged.
         """

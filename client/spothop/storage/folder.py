@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from spothop.storage.base import ObjectInfo, OnBytes
+from spothop.storage.base import Fetched, ObjectInfo, OnBytes
 from spothop.storage.errors import (
     SourceChanged,
     StorageBadUrl,
@@ -72,13 +72,14 @@ class FolderStore:
 
     def fetch(
         self, key: str, file: Path, *, size: int, on_bytes: OnBytes, sync: bool = True
-    ) -> str:
+    ) -> Fetched:
         with self._mapped(key):
             source = self._path(key).open("rb", buffering=0)
         with source, file.open("xb", buffering=0) as target:
-            return copy_hashed(
+            sha256 = copy_hashed(
                 source.fileno(), target.fileno(), size=size, on_bytes=on_bytes, sync=sync
             )
+            return Fetched(sha256, os.fstat(source.fileno()).st_size)
 
     def scan(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         with self._mapped(prefix):

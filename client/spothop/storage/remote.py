@@ -16,14 +16,17 @@ from itertools import islice
 from pathlib import Path
 
 import obstore
+from obstore import exceptions as obs
 from obstore.store import ObjectStore as AnyObstore
 
-from spothop.storage.base import MIB, Block, ObjectInfo, OnBytes
+from spothop.storage.base import MIB, Block, Fetched, ObjectInfo, OnBytes
+from spothop.storage.codes import status_of
 from spothop.storage.errors import ObjectMissing, SourceChanged
 from spothop.storage.hashing import Hasher, write_all
 from spothop.storage.mapping import mapped
 
 SMALLEST_PART = 16 * MIB
+NO_SUCH_RANGE = 416
 MAX_PARTS = 10_000
 """S3 multipart limits: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _IN_FLIGHT = 4
@@ -83,20 +86,35 @@ class RemoteStore:
 
     def fetch(
         self, key: str, file: Path, *, size: int, on_bytes: OnBytes, sync: bool = True
-    ) -> str:
+    ) -> Fetched:
         with file.open("xb", buffering=0) as target, Hasher() as hasher:
-            for block in _passing(self._blocks(key, size), hasher, on_bytes):
+            first, whole = self._first_block(key, size)
+            for block in _passing(self._blocks(key, first, min(size, whole)), hasher, on_bytes):
                 write_all(target.fileno(), block)
             if sync:
                 os.fsync(target.fileno())
-            return hasher.hexdigest()
+            return Fetched(hasher.hexdigest(), whole)
 
-    def _blocks(self, key: str, size: int) -> Iterator[memoryview]:
+    def _first_block(self, key: str, size: int) -> tuple[memoryview, int]:
+        """The beginning, and the size of the whole object: no request is spent on asking for it."""
+        with mapped(self._url, key):
+            if size <= SMALLEST_PART:
+                found = obstore.get(self._store, key)
+                return memoryview(found.bytes())[:size], found.meta["size"]
+            try:
+                found = obstore.get(self._store, key, options={"range": (0, SMALLEST_PART)})
+            except obs.BaseError as error:
+                if status_of(str(error)) != NO_SUCH_RANGE:
+                    raise
+                return memoryview(b""), self.size(key)  # it is empty
+            return memoryview(found.bytes()), found.meta["size"]
+
+    def _blocks(self, key: str, first: memoryview, size: int) -> Iterator[memoryview]:
         """Ranges in parallel, yielded in order; one stream seldom uses the whole bandwidth."""
+        yield first
         if size <= SMALLEST_PART:
-            yield memoryview(self.get(key))[:size]
             return
-        starts = iter(range(0, size, SMALLEST_PART))
+        starts = iter(range(SMALLEST_PART, size, SMALLEST_PART))
         with ThreadPoolExecutor(_IN_FLIGHT, "spothop-read") as pool:
             waiting: deque[Future[memoryview]] = deque()
             try:
