@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from obstore.store import MemoryStore
 
+from fakes.s3_server import FOR_EVER, S3Server
 from spothop.checkpoints import BadEntry, Chain, ChainDamaged, Entry, Fenced, NotFencedIn
 from spothop.checkpoints import keys as layout
 from spothop.storage import (
@@ -16,6 +17,7 @@ from spothop.storage import (
     RemoteStore,
     StorageDenied,
     StorageUnavailable,
+    open_store,
 )
 from spothop.wire import SaveKind
 
@@ -290,3 +292,16 @@ def test_a_store_that_does_not_answer_is_no_damage(
     monkeypatch.setattr(store, "get", fail)
     with pytest.raises(StorageUnavailable):
         chain_of(store).entries()
+
+
+def test_a_number_that_is_refused_and_free_is_left_to_the_callers_pause() -> None:
+    with S3Server() as s3:
+        chain = Chain(open_store(s3.spec()), "job")
+        chain.fence(1)
+        s3.fail("PutObject", "*/chain/*", 412, "PreconditionFailed", times=FOR_EVER)
+        s3.asked.clear()
+        with pytest.raises(StorageUnavailable, match="does not show it"):
+            commit(chain, 1, 10)
+        assert s3.count("PutObject") == 1
+        s3.heal()
+        assert commit(chain, 1, 10).n == 2

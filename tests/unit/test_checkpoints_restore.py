@@ -281,3 +281,27 @@ def test_another_jobs_checkpoint(tmp_path: Path) -> None:
     spec = StorageSpec(url=(tmp_path / "store").as_uri())
     assert restore_from_job(spec, JOB, tmp_path / "new").step == 4
     assert restore_from_job(spec, "nobody", tmp_path / "new").entry is None
+
+
+def test_a_job_that_prunes_while_it_is_read_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    chain = Chain(FolderStore(tmp_path / "store"), JOB)
+    chain.fence(1)
+    save(chain, tmp_path, 1)
+    fetch, trained_on = FolderStore.fetch, False
+
+    def trains_on(store: FolderStore, *arguments: object, **more: object) -> Fetched:
+        nonlocal trained_on
+        if not trained_on:
+            trained_on = True
+            for step in (2, 3, 4):
+                save(chain, tmp_path, step)
+            prune(chain.store, JOB, 0, chain=chain)
+        return fetch(store, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FolderStore, "fetch", trains_on)
+    spec = StorageSpec(url=(tmp_path / "store").as_uri())
+    restored = restore_from_job(spec, JOB, tmp_path / "new")
+    assert (restored.step, restored.rejected) == (4, [])

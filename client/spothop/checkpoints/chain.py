@@ -81,6 +81,10 @@ class Chain:
         """Not even a fence was ever written, or all of it is gone."""
         return not self._numbers()
 
+    def newest_number(self) -> int:
+        """Of all entries; 0 without one."""
+        return max(self._numbers(), default=0)
+
     def newest_first(self, before: int | None = None) -> Iterator[AnyEntry]:
         """Entries below `before` (default: all), each read only when it is asked for."""
         for n in reversed(self._numbers()):
@@ -221,10 +225,17 @@ class Chain:
 
     def _create(self, entry: Entry) -> bool:
         """True when `entry` is in the chain, False when another entry has its number."""
+        key = keys.chain_key(self.job, entry.n)
         try:
-            self.store.create(keys.chain_key(self.job, entry.n), entry.to_json().encode())
+            self.store.create(key, entry.to_json().encode())
         except ObjectExists:
-            if not self._is_there(entry):
+            there = self._read(entry.n)
+            if isinstance(there, BadEntry) and not self._numbers(after=entry.n - 1):
+                # refused, and yet free: asking again at once would get the same answer
+                raise StorageUnavailable(
+                    f"the store says that {key!r} exists, and does not show it"
+                ) from None
+            if not isinstance(there, Entry) or there.id != entry.id:
                 return False
         except StorageUnavailable:
             if not self._is_there(entry):

@@ -11,9 +11,19 @@ from spothop.checkpoints.chain import Chain
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.checkpoints.restore import Restored, restore
 from spothop.checkpoints.upload import OnSkipped, Source, list_sources, send_file
-from spothop.storage import ObjectInfo, ObjectMissing, ObjectStore, StorageError, open_store
+from spothop.storage import (
+    NothingRestores,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectStore,
+    StorageError,
+    StorageUnavailable,
+    open_store,
+)
 from spothop.storage.folder import TEMPORARY
 from spothop.wire import StorageSpec
+
+MAX_LISTINGS = 20
 
 
 def upload_outputs(
@@ -87,9 +97,21 @@ def fetch_tree(
 def restore_from_job(
     spec: StorageSpec, job: str, target: Path, *, on_progress: OnProgress | None = None
 ) -> Restored:
-    """The newest intact checkpoint of `job` below `target`: `init_from`, and `spothop download`."""
+    """The newest intact checkpoint of `job` below `target`: `init_from`, and `spothop download`.
+
+    The job may be training: what it prunes while it is read here is missing, and then a newer
+    checkpoint is in the chain. So the chain is listed again as long as it has grown meanwhile.
+    """
     store = open_store(spec, create=False)
-    return restore(store, Chain(store, job).newest_first(), target, on_progress=on_progress)
+    for _ in range(MAX_LISTINGS):
+        chain = Chain(store, job)
+        newest = chain.newest_number()
+        try:
+            return restore(store, chain.newest_first(), target, on_progress=on_progress)
+        except NothingRestores:
+            if Chain(store, job).newest_number() == newest:
+                raise
+    raise StorageUnavailable(f"job {job!r} prunes its checkpoints faster than they can be read")
 
 
 def _look(spec: StorageSpec) -> tuple[ObjectStore, list[ObjectInfo]]:
