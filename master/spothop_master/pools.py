@@ -8,8 +8,8 @@ from spothop.wire import Pool, PoolView
 from spothop_master.clouds.base import CloudError, PoolInfo
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
-from spothop_master.store import statistics
-from spothop_master.store.statistics import PoolFigures
+from spothop_master.store import pool_figures
+from spothop_master.store.pool_figures import PoolFigures
 
 
 def offers(services: Services) -> dict[Pool, PoolInfo]:
@@ -30,7 +30,7 @@ def pool_views(services: Services) -> list[PoolView]:
     """By name. Calls clouds: never inside a session."""
     infos = offers(services)
     with services.db.read() as session:
-        known = statistics.of_pools(session, infos, services.settings, now=services.clock())
+        known = pool_figures.of_pools(session, infos, services.settings, now=services.clock())
     return [pool_view(infos[pool], known[pool]) for pool in _by_name(infos)]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fakes import sample_rows
 from spothop.wire import AttemptView
-from spothop_master.store import views
+from spothop_master.store import vm_views
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
 from spothop_master.store.schema import Attempt
 from spothop_master.web import chart
@@ -99,7 +99,9 @@ def attempt_view(number: int, **more: object) -> AttemptView:
 
 
 def test_a_lane_has_its_phases_without_gaps() -> None:
-    vm = views.vm_view(sample_rows.vm(1, "j", 0, -100, -50, "preempted"), [], now=sample_rows.NOW)
+    vm = vm_views.vm_view(
+        sample_rows.vm(1, "j", 0, -100, -50, "preempted"), [], now=sample_rows.NOW
+    )
     one = attempt_view(
         1,
         first_step_at=sample_rows.at(-90),
@@ -119,7 +121,7 @@ def test_a_lane_has_its_phases_without_gaps() -> None:
 
 
 def test_a_second_attempt_on_the_same_vm_did_not_wait_for_it() -> None:
-    vm = views.vm_view(sample_rows.vm(1, "j", 0, -100, None, None), [], now=sample_rows.NOW)
+    vm = vm_views.vm_view(sample_rows.vm(1, "j", 0, -100, None, None), [], now=sample_rows.NOW)
     first = attempt_view(1, first_step_at=sample_rows.at(-90), ended_at=sample_rows.at(-60))
     second = attempt_view(2, first_step_at=sample_rows.at(-50), state="running", reason=None)
     lanes = chart.timeline(
@@ -132,7 +134,7 @@ def test_a_second_attempt_on_the_same_vm_did_not_wait_for_it() -> None:
 def test_a_vm_that_never_ran_only_waited() -> None:
     row = sample_rows.vm(1, "j", 0, -100, -90, "launch_failed")
     row.running_at = None
-    vm = views.vm_view(row, [], now=sample_rows.NOW)
+    vm = vm_views.vm_view(row, [], now=sample_rows.NOW)
     end = sample_rows.NOW + timedelta(0)
     [lane] = chart.timeline(
         [attempt_view(1, ended_at=sample_rows.at(-90))],

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from spothop.policy import InsuranceDecision, next_insurance
 from spothop.wire import Insurance
-from spothop_master.store import statistics, transitions
+from spothop_master.store import policy_inputs, transitions
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
+from spothop_master.store.policy_inputs import Known
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
-from spothop_master.store.statistics import Known
 from spothop_master.store.vms import pool_of
 
 UNMEASURED = "no save was measured yet"
@@ -61,7 +61,7 @@ def refresh(
 
 def of_job(session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime) -> Known:
     """What the job's policy is given, on this VM."""
-    return statistics.known(
+    return policy_inputs.known(
         session,
         pool_of(vm),
         job.id,

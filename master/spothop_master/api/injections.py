@@ -12,7 +12,7 @@ from spothop_master.api.lookup import job_for
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import injections, jobs, views
+from spothop_master.store import injections, jobs, lookup
 from spothop_master.store.schema import Job, VmRow
 
 router = APIRouter(prefix="/api/v1", tags=["injections"])
@@ -114,15 +114,15 @@ def _target(
 def _of_another(session: Session, user: Principal, ref: str) -> Job | None:
     """The job that this one may not see, if `ref` is no job that they may."""
     try:
-        views.find_job(session, ref, owner_id=user.sees_owner)
-    except views.NoSuchJob:
+        lookup.find_job(session, ref, owner_id=user.sees_owner)
+    except lookup.NoSuchJob:
         pass
-    except views.AmbiguousName:
+    except lookup.AmbiguousName:
         return None
     else:
         return None
     try:
-        return views.find_job(session, ref, owner_id=None)
+        return lookup.find_job(session, ref, owner_id=None)
     except LookupError:
         return None
 

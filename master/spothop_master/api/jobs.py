@@ -23,7 +23,7 @@ from spothop_master.api.storage import check_storage
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import jobs, views
+from spothop_master.store import event_views, job_views, jobs
 from spothop_master.store.schema import Job
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
@@ -100,7 +100,7 @@ def list_jobs(
         )
     now = services.clock()
     with services.db.read() as session:
-        return views.job_views(
+        return job_views.job_views(
             session,
             owner_id=user.sees_owner,
             now=now,
@@ -115,7 +115,7 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
     """By id, or by a name that only one job has."""
     with services.db.read() as session:
         job = job_for(session, user, ref)
-        detail = views.job_detail(
+        detail = job_views.job_detail(
             session,
             job,
             now=services.clock(),
@@ -139,7 +139,7 @@ async def get_events(
     def ask() -> list[EventView]:
         with services.db.read() as session:
             job = job_for(session, user, ref)
-            return views.events(session, job.id, after=after)
+            return event_views.events(session, job.id, after=after)
 
     return await poll(services, ask, enough=bool, wait_s=wait_s)
 
@@ -174,7 +174,7 @@ def newest_log_tail(services: Services, job_id: str, numbers: list[int]) -> str:
 
 def _view(services: Services, session: Session, job: Job) -> JobView:
     now, url = services.clock(), services.settings.storage_url
-    return views.views_of(session, [job], now=now, storage_url=url)[0]
+    return job_views.views_of(session, [job], now=now, storage_url=url)[0]
 
 
 def _has_bundle(services: Services, sha256: str) -> bool:

@@ -6,16 +6,16 @@ from sqlalchemy.orm import Session
 
 from spothop_master.problems import ApiError, no_such_job
 from spothop_master.security import Principal
-from spothop_master.store import views
+from spothop_master.store import lookup
 from spothop_master.store.schema import Job, VmRow
 
 
 def job_for(session: Session, user: Principal, ref: str) -> Job:
     try:
-        return views.find_job(session, ref, owner_id=user.sees_owner)
-    except views.NoSuchJob as error:
+        return lookup.find_job(session, ref, owner_id=user.sees_owner)
+    except lookup.NoSuchJob as error:
         raise no_such_job(str(error)) from None
-    except views.AmbiguousName as error:
+    except lookup.AmbiguousName as error:
         raise ApiError(409, "ambiguous_name", str(error), "use the id") from None
 
 

@@ -20,7 +20,7 @@ from spothop_master.core.facts import Match, Requirements
 from spothop_master.pools import offers
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
-from spothop_master.store import statistics
+from spothop_master.store import pool_figures
 
 router = APIRouter(prefix="/api/v1", tags=["plan"])
 
@@ -42,7 +42,7 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
         raise no_pool(spec)
     check_storage(spec, services.clouds)
     with services.db.read() as session:
-        known = statistics.of_pools(
+        known = pool_figures.of_pools(
             session, [choice.pool for choice in choices], services.settings, now=services.clock()
         )
     pools = [_pool_plan(infos[choice.pool], known[choice.pool]) for choice in choices]
@@ -102,7 +102,7 @@ def _order(
     )
 
 
-def _pool_plan(info: PoolInfo, known: statistics.PoolFigures) -> PoolPlan:
+def _pool_plan(info: PoolInfo, known: pool_figures.PoolFigures) -> PoolPlan:
     return PoolPlan(
         pool=info.pool,
         spot_price=info.price,

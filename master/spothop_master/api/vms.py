@@ -13,7 +13,7 @@ from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
-from spothop_master.store import views
+from spothop_master.store import vm_views
 from spothop_master.store.figures import current_attempt
 from spothop_master.store.schema import Attempt, Job, VmRow
 
@@ -42,7 +42,7 @@ class Target:
 def list_vms(services: ServicesDep, user: Reader) -> list[VmView]:
     """Newest first; a user sees those of their own jobs."""
     with services.db.read() as session:
-        return views.vm_views(session, owner_id=user.sees_owner, now=services.clock())
+        return vm_views.vm_views(session, owner_id=user.sees_owner, now=services.clock())
 
 
 @router.post("/vms/{vm_id}/preempt")
@@ -114,7 +114,7 @@ def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmV
     with services.db.read() as session:
         row = session.get_one(VmRow, target.id)
         attempts = list(session.scalars(select(Attempt).where(Attempt.vm_id == target.id)))
-        return views.vm_view(row, attempts, now=services.clock())
+        return vm_views.vm_view(row, attempts, now=services.clock())
 
 
 def _job_is_over(job: Job) -> ApiError:

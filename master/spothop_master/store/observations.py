@@ -1,6 +1,6 @@
 """Measured figures: written from the first day, in the transaction of what they tell of.
 
-What they say is read in `statistics.py`. Durations are seconds.
+What they say is read in `zone_observations.py`. Durations are seconds.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from spothop_master import pools
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import views
+from spothop_master.store import event_views, job_views, lookup, metrics, vm_views
 from spothop_master.web import chart, format, session
 
 router = APIRouter(include_in_schema=False)
@@ -65,7 +65,7 @@ def jobs_page(request: Request, user: Viewer) -> HTMLResponse:
     services = _services(request)
     now = services.clock()
     with services.db.read() as db:
-        jobs = views.job_views(
+        jobs = job_views.job_views(
             db, owner_id=user.sees_owner, now=now, storage_url=services.settings.storage_url
         )
     return _page("jobs.html", user=user, jobs=jobs, now=now)
@@ -77,17 +77,19 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
     now = services.clock()
     with services.db.read() as db:
         try:
-            row = views.find_job(db, ref, owner_id=user.sees_owner)
+            row = lookup.find_job(db, ref, owner_id=user.sees_owner)
         except LookupError as error:
             raise ApiError(
                 404, "no_such_job", str(error), "the list shows all you can see"
             ) from None
         url = services.settings.storage_url
-        job = views.job_detail(db, row, now=now, storage_url=url)
+        job = job_views.job_detail(db, row, now=now, storage_url=url)
         news = EventFilter()
-        events = [e for e in views.events(db, job.id, newest=True, limit=RECENT) if news.is_news(e)]
+        events = [
+            e for e in event_views.events(db, job.id, newest=True, limit=RECENT) if news.is_news(e)
+        ]
         metric = _main_metric(job)
-        series = views.metric_series(db, job.id, metric) if metric else []
+        series = metrics.metric_series(db, job.id, metric) if metric else []
     return _page(
         "job.html",
         user=user,
@@ -107,7 +109,7 @@ def vms_page(request: Request, user: Viewer) -> HTMLResponse:
     services = _services(request)
     now = services.clock()
     with services.db.read() as db:
-        vms = views.vm_views(db, owner_id=user.sees_owner, now=now)
+        vms = vm_views.vm_views(db, owner_id=user.sees_owner, now=now)
     return _page("vms.html", user=user, vms=vms, now=now)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from spothop.policy import next_insurance
 from spothop.policy.estimators import Life, RatePrior, preemption_rate
 from spothop.wire import Pool
-from spothop_master.store import observations, statistics
+from spothop_master.store import observations, policy_inputs, pool_figures
 from spothop_master.store.db import Database
 from spothop_master.store.observations import STATED, StatedPriors
 from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Observation, User, VmRow
@@ -74,14 +74,14 @@ def see(
         )
 
 
-def figures(db: Database, pool: Pool = A, **priors: Any) -> statistics.PoolFigures:
+def figures(db: Database, pool: Pool = A, **priors: Any) -> pool_figures.PoolFigures:
     with db.read() as session:
-        return statistics.of_pools(session, [pool], StatedPriors(**priors), now=NOW)[pool]
+        return pool_figures.of_pools(session, [pool], StatedPriors(**priors), now=NOW)[pool]
 
 
 def measures(db: Database, policy: str, pool: Pool = A) -> Any:
     with db.read() as session:
-        return statistics.known(
+        return policy_inputs.known(
             session, pool, None, STATED, policy=policy, now=NOW, grace_s=30
         ).measures
 
@@ -246,12 +246,12 @@ def test_three_queries_whatever_the_number_of_pools(db: Database) -> None:
     asked: list[str] = []
     sa.event.listen(db.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
     with db.read() as session:
-        found = statistics.of_pools(session, [A, B, OTHER, *many], STATED, now=NOW)
+        found = pool_figures.of_pools(session, [A, B, OTHER, *many], STATED, now=NOW)
     assert len(found) == 63
     assert [found[pool].lives for pool in (A, B, OTHER)] == [1, 1, 1]
     assert len([q for q in asked if q.startswith("SELECT")]) == 3
     with db.read() as session:
-        assert statistics.of_pools(session, [], STATED, now=NOW) == {}
+        assert pool_figures.of_pools(session, [], STATED, now=NOW) == {}
 
 
 @settings(max_examples=60)
@@ -282,7 +282,7 @@ def test_no_figure_is_ever_nan_or_infinite(
     assert all(math.isfinite(value) for value in shown), shown
     for policy in ("thesis", "thesis-always", "notice-aware"):
         with db.read() as session:
-            m = statistics.known(
+            m = policy_inputs.known(
                 session, A, None, STATED, policy=policy, now=NOW, grace_s=30
             ).measures
         decision = next_insurance(policy, m, step=0)

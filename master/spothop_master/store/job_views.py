@@ -1,48 +1,36 @@
-"""What users see, read from the tables: a fixed number of queries however many jobs there are."""
+"""Jobs as users see them: a fixed number of queries however many jobs there are."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
-    JOB_ENDED,
     AttemptState,
     AttemptView,
     CheckpointView,
-    Dialect,
     EndReason,
-    EventView,
     Insurance,
     JobDetail,
     JobState,
     JobView,
-    Pool,
     SaveKind,
     StorageSpec,
-    VmReason,
-    VmState,
-    VmView,
     Wanted,
 )
 from spothop_master.store import injections
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
-from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, User, VmRow
-
-
-class NoSuchJob(LookupError):
-    """No job of this id or name that the asker may see."""
-
-
-class AmbiguousName(LookupError):
-    """Several jobs have this name."""
+from spothop_master.store.lookup import visible_to
+from spothop_master.store.metrics import newest_metrics
+from spothop_master.store.schema import Attempt, Checkpoint, Job, User, VmRow
+from spothop_master.store.vm_views import vm_view
+from spothop_master.store.vms import pool_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,27 +42,6 @@ class Context:
     vms: dict[str, list[VmRow]]
     saves: dict[str, dict[SaveKind, int]]
     metrics: dict[str, dict[str, float]]
-
-
-def find_job(session: Session, ref: str, *, owner_id: int | None) -> Job:
-    """By id, or by a name that only one job (or one unfinished job) has; `owner_id` None sees all.
-
-    Raises `NoSuchJob`, `AmbiguousName`.
-    """
-    visible = select(Job).where(*_visible(owner_id))
-    exact = session.scalar(visible.where(Job.id == ref))
-    if exact is not None:
-        return exact
-    named = visible.where(Job.name == ref).order_by(Job.submitted_at.desc()).limit(50)
-    matches = list(session.scalars(named))
-    active = [job for job in matches if job.state not in JOB_ENDED]
-    for chosen in (matches, active):
-        if len(chosen) == 1:
-            return chosen[0]
-    if not matches:
-        raise NoSuchJob(f"no job {ref!r}")
-    ids = ", ".join(sorted(job.id for job in matches)[:5])
-    raise AmbiguousName(f"{len(matches)} jobs have the name {ref!r}: {ids}")
 
 
 def job_views(
@@ -89,7 +56,7 @@ def job_views(
 ) -> list[JobView]:
     """Newest first. `owner_id` None means everybody's; `storage_url` where a job names none;
     `ended_since` leaves out those that ended before."""
-    query = select(Job).where(*_visible(owner_id))
+    query = select(Job).where(*visible_to(owner_id))
     if state:
         query = query.where(Job.state == state)
     if ended_since:
@@ -134,80 +101,6 @@ def job_detail(
     )
 
 
-def vm_views(
-    session: Session, *, owner_id: int | None, now: datetime, limit: int = 200
-) -> list[VmView]:
-    """Newest first; a user sees the VMs of their own jobs."""
-    query = select(VmRow)
-    if owner_id is not None:
-        query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
-    rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
-    attempts = session.scalars(
-        select(Attempt).where(Attempt.vm_id.in_([row.id for row in rows])).order_by(Attempt.number)
-    )
-    by_vm: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        by_vm[attempt.vm_id].append(attempt)
-    return [vm_view(row, by_vm[row.id], now=now) for row in rows]
-
-
-def events(
-    session: Session, job_id: str, *, after: int = 0, limit: int = 500, newest: bool = False
-) -> list[EventView]:
-    """In order of ids, those above `after`; `newest`: the last `limit` instead of the first."""
-    query = select(Event).where(Event.job_id == job_id, Event.id > after)
-    if newest:
-        rows = list(session.scalars(query.order_by(Event.id.desc()).limit(limit)))[::-1]
-    else:
-        rows = list(session.scalars(query.order_by(Event.id).limit(limit)))
-    return [event_view(row) for row in rows]
-
-
-def metric_series(
-    session: Session, job_id: str, name: str, *, points: int = 400
-) -> list[tuple[int, float]]:
-    """(step, value) in order of steps, thinned evenly to about `points`; a step computed again
-    counts once, with its newest value."""
-    newest = (
-        select(func.max(Metric.id).label("id"))
-        .where(Metric.job_id == job_id, Metric.name == name)
-        .group_by(Metric.step)
-        .subquery()
-    )
-    rows = session.execute(
-        select(Metric.step, Metric.value)
-        .join(newest, newest.c.id == Metric.id)
-        .order_by(Metric.step)
-    ).all()
-    stride = max(1, -(-len(rows) // points))
-    kept = [(row[0], row[1]) for row in rows[::stride]]
-    if rows and kept[-1][0] != rows[-1][0]:
-        kept.append((rows[-1][0], rows[-1][1]))
-    return kept
-
-
-def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView:
-    numbers = [attempt.number for attempt in attempts if attempt.vm_id == row.id]
-    return VmView(
-        id=row.id,
-        cloud_id=row.cloud_id,
-        pool=pool_of(row),
-        state=VmState(row.state),
-        reason=VmReason(row.reason) if row.reason else None,
-        dialect=Dialect(row.dialect),
-        attempt=max(numbers, default=0),
-        requested_at=row.requested_at,
-        running_at=row.running_at,
-        ended_at=row.ended_at,
-        price=row.price,
-        cost=cost(row, row.price, now=now),
-    )
-
-
-def pool_of(row: VmRow) -> Pool:
-    return Pool(cloud=row.cloud, region=row.region, zone=row.zone, vm=row.vm_type, spot=row.spot)
-
-
 def attempt_view(row: Attempt) -> AttemptView:
     return AttemptView(
         number=row.number,
@@ -239,23 +132,6 @@ def checkpoint_view(row: Checkpoint) -> CheckpointView:
         committed_at=row.committed_at,
         since_notice_s=row.since_notice_s,
     )
-
-
-def event_view(row: Event) -> EventView:
-    return EventView(
-        id=row.id,
-        at=row.at,
-        job=row.job_id,
-        vm=row.vm_id,
-        attempt=row.attempt,
-        kind=row.kind,
-        text=row.text,
-        data=row.data,
-    )
-
-
-def _visible(owner_id: int | None) -> list[ColumnElement[bool]]:
-    return [] if owner_id is None else [Job.owner_id == owner_id]
 
 
 def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) -> dict[str, Any]:
@@ -311,7 +187,7 @@ def _context(session: Session, jobs: Sequence[Job]) -> Context:
         attempts=attempts,
         vms=vms,
         saves=_saves(session, ids),
-        metrics=_newest_metrics(session, ids),
+        metrics=newest_metrics(session, ids),
     )
 
 
@@ -324,18 +200,3 @@ def _saves(session: Session, ids: Sequence[str]) -> dict[str, dict[SaveKind, int
     ):
         counts[job_id][SaveKind(kind)] = count
     return counts
-
-
-def _newest_metrics(session: Session, ids: Sequence[str]) -> dict[str, dict[str, float]]:
-    newest = (
-        select(func.max(Metric.id))
-        .where(Metric.job_id.in_(ids))
-        .group_by(Metric.job_id, Metric.name)
-    )
-    values: dict[str, dict[str, float]] = defaultdict(dict)
-    for job_id, name, value in session.execute(
-        select(Metric.job_id, Metric.name, Metric.value).where(Metric.id.in_(newest))
-    ):
-        if math.isfinite(value):  # JSON has no NaN
-            values[job_id][name] = value
-    return values

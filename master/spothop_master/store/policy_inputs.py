@@ -1,0 +1,90 @@
+"""What a policy is given: the measures of a pool, and those of the job that trains there.
+
+`notice-aware` takes the posteriors of `pool_figures`. `thesis` takes the thesis's plain means over
+(VM type, region). Where nothing was measured a stated default speaks, and says so. All durations
+are seconds. Two queries besides those of the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from spothop.policy import Measures
+from spothop.policy.hazard import Hazard
+from spothop.wire import Pool
+from spothop_master.store.observations import Priors
+from spothop_master.store.pool_figures import of_pools
+from spothop_master.store.schema import Attempt, Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a policy is given."""
+
+    measures: Measures
+    hazard: Hazard | None
+    """None with fewer than 30 preemptions in the region, and for other policies."""
+    saved: bool
+    """Delta and beta were measured; else they are stated defaults."""
+
+
+def known(
+    session: Session,
+    pool: Pool,
+    job_id: str | None,
+    priors: Priors,
+    *,
+    policy: str,
+    now: datetime,
+    grace_s: float = 0.0,
+) -> Known:
+    """M, R and q of the pool as `policy` takes them; delta, beta and T of the job, if there is one.
+
+    `lives` counts the preemptions of the region: they are behind M under either policy.
+    """
+    figures = of_pools(session, [pool], priors, now=now)[pool]
+    save_s, backup_s = _of_job(session, job_id)
+    ours = not policy.startswith("thesis")
+    measures = Measures(
+        step_s=_newest_step_s(session, job_id) or 0.0,
+        save_s=priors.prior_save_s if save_s is None else save_s,
+        backup_s=priors.prior_backup_s if backup_s is None else backup_s,
+        mttp_s=figures.rate.mttp_s if ours else figures.plain_mttp_s,
+        restart_s=figures.restart_s,
+        grace_s=grace_s,
+        notice_kept=figures.notice.mean,
+        lives=figures.region_lives,
+        failure_s=figures.failure_s if ours else None,
+    )
+    hazard = figures.hazard if policy == "notice-aware" else None
+    return Known(
+        measures=measures, hazard=hazard, saved=save_s is not None and backup_s is not None
+    )
+
+
+def _of_job(session: Session, job_id: str | None) -> tuple[float | None, float | None]:
+    """Mean delta and beta of the job, where it has any."""
+    means: dict[str, float] = {}
+    if job_id is not None:
+        rows = session.execute(
+            select(Observation.kind, func.avg(Observation.value))
+            .where(Observation.job_id == job_id, Observation.kind.in_(("save", "backup")))
+            .group_by(Observation.kind)
+        )
+        means = {row[0]: float(row[1]) for row in rows}
+    return means.get("save"), means.get("backup")
+
+
+def _newest_step_s(session: Session, job_id: str | None) -> float | None:
+    if job_id is None:
+        return None
+    return session.scalar(
+        select(Attempt.step_s)
+        .where(Attempt.job_id == job_id, Attempt.step_s.is_not(None))
+        .order_by(Attempt.number.desc())
+        .limit(1)
+    )

@@ -1,0 +1,175 @@
+"""What the observations say of a pool: the figures of `spothop pools` and of the plan.
+
+Lives: the posterior of `spothop.policy.estimators`, from censored lives, the ages of VMs that are
+alive (counted once: an ended VM has its observation instead), other zones of the region as a
+weakened prior, decay. Where nothing was measured a stated default speaks, and says so. All
+durations are seconds. Three queries whatever the number of pools.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from sqlalchemy.orm import Session
+
+from spothop.policy.estimators import (
+    Life,
+    NoticePosterior,
+    RatePosterior,
+    RatePrior,
+    Survival,
+    failure_mean_s,
+    kaplan_meier,
+    median_life_s,
+    notice_share,
+    preemption_rate,
+)
+from spothop.policy.hazard import Hazard, fit_by_age, weighed
+from spothop.wire import Pool
+from spothop_master.store.observations import Priors, prior_mttp_s
+from spothop_master.store.zone_observations import (
+    ByRegion,
+    ZoneObservations,
+    read_alive,
+    read_lives,
+    read_sums,
+    region_of,
+)
+
+FEWEST_LIVES = 2
+"""Preemptions from which a survival curve is reported."""
+TOGETHER_S = 120.0
+"""Preemptions in one zone within about this time are one event."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolFigures:
+    """One pool; restart and notices are those of its VM type in the whole region."""
+
+    pool: Pool
+    prior_mttp_s: float
+    half_life_s: float
+    default_restart_s: float
+    own: Sequence[Life]
+    """Of this zone, ended ones and those alive."""
+    neighbours: Sequence[Life]
+    """Of the region's other zones."""
+    by_zone: Sequence[Sequence[Life]]
+    """Of all zones, this one included."""
+    lives: int
+    """Preemptions ever seen in this zone."""
+    region_lives: int
+    """In all zones of the region."""
+    plain_mttp_s: float
+    """The thesis's MTTP: the mean of all preempted lives of the region, censored ones ignored."""
+    censored: int
+    """Ended lives of this zone that say nothing of a preemption's moment."""
+    alive: int
+    """VMs of this zone that run now."""
+    allocation_s: float | None
+    preparation_s: float | None
+    notices: int
+    """Preemptions whose emergency save was to fit."""
+    kept: int
+
+    @cached_property
+    def rate(self) -> RatePosterior:
+        return preemption_rate(
+            self.own,
+            neighbours=self.neighbours,
+            prior=RatePrior(exposure_s=self.prior_mttp_s),
+            half_life_s=self.half_life_s,
+        )
+
+    @cached_property
+    def notice(self) -> NoticePosterior:
+        lost = self.notices - self.kept
+        return notice_share([True] * self.kept + [False] * lost)
+
+    @property
+    def failure_s(self) -> float | None:
+        """M_f of the region: mean time between ends that nothing announced."""
+        return failure_mean_s(
+            [*self.own, *self.neighbours],
+            prior_exposure_s=self.prior_mttp_s,
+            half_life_s=self.half_life_s,
+        )
+
+    @property
+    def hazard(self) -> Hazard | None:
+        """The hazard by age: its shape from the region, its level from the zone's own M."""
+        zones = [
+            weighed(
+                (life.duration_s, life.preempted, round(life.ended_ago_s / TOGETHER_S))
+                for life in zone
+            )
+            for zone in self.by_zone
+        ]
+        return fit_by_age(zones, mttp_s=self.rate.mttp_s)
+
+    @property
+    def survival(self) -> list[Survival]:
+        """Kaplan-Meier curve of this zone; empty with fewer than two preemptions."""
+        if sum(life.preempted for life in self.own) < FEWEST_LIVES:
+            return []
+        return kaplan_meier(self.own)
+
+    @property
+    def median_life_s(self) -> float | None:
+        return median_life_s(self.survival)
+
+    @property
+    def restart_s(self) -> float:
+        if self.allocation_s is None or self.preparation_s is None:
+            return self.default_restart_s
+        return self.allocation_s + self.preparation_s
+
+    @property
+    def restart_assumed(self) -> bool:
+        return self.allocation_s is None or self.preparation_s is None
+
+
+def of_pools(
+    session: Session, pools: Iterable[Pool], priors: Priors, *, now: datetime
+) -> dict[Pool, PoolFigures]:
+    """The figures of each of these pools."""
+    wanted = list(dict.fromkeys(pools))
+    regions = {region_of(pool) for pool in wanted}
+    if not regions:
+        return {}
+    read: ByRegion = defaultdict(lambda: defaultdict(ZoneObservations))
+    read_sums(session, regions, read)
+    read_lives(session, regions, read, priors.mttp_half_life_s, now)
+    read_alive(session, regions, read, now)
+    return {pool: _figures(pool, read[region_of(pool)], priors) for pool in wanted}
+
+
+def _figures(pool: Pool, zones: Mapping[str, ZoneObservations], priors: Priors) -> PoolFigures:
+    own, whole = zones.get(pool.zone, ZoneObservations()), ZoneObservations()
+    for zone in zones.values():
+        whole.add(zone)
+    prior_s, plain_s = prior_mttp_s(pool, priors), whole.mean("life")
+    return PoolFigures(
+        pool=pool,
+        prior_mttp_s=prior_s,
+        plain_mttp_s=prior_s if plain_s is None else plain_s,
+        half_life_s=priors.mttp_half_life_s,
+        default_restart_s=priors.prior_restart_s,
+        own=own.lives,
+        neighbours=[
+            life for name, zone in zones.items() if name != pool.zone for life in zone.lives
+        ],
+        by_zone=[zone.lives for zone in zones.values()],
+        lives=own.count["life", False],
+        region_lives=whole.count["life", False],
+        censored=own.count["life", True],
+        alive=own.alive,
+        allocation_s=whole.mean("allocation"),
+        preparation_s=whole.mean("preparation"),
+        notices=whole.count["emergency", False],
+        kept=round(whole.total["emergency", False]),
+    )

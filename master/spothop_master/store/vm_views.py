@@ -1,0 +1,50 @@
+"""VMs as users see them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from spothop.wire import Dialect, VmReason, VmState, VmView
+from spothop_master.store.figures import cost
+from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.vms import pool_of
+
+
+def vm_views(
+    session: Session, *, owner_id: int | None, now: datetime, limit: int = 200
+) -> list[VmView]:
+    """Newest first; a user sees the VMs of their own jobs."""
+    query = select(VmRow)
+    if owner_id is not None:
+        query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
+    rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
+    attempts = session.scalars(
+        select(Attempt).where(Attempt.vm_id.in_([row.id for row in rows])).order_by(Attempt.number)
+    )
+    by_vm: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_vm[attempt.vm_id].append(attempt)
+    return [vm_view(row, by_vm[row.id], now=now) for row in rows]
+
+
+def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView:
+    numbers = [attempt.number for attempt in attempts if attempt.vm_id == row.id]
+    return VmView(
+        id=row.id,
+        cloud_id=row.cloud_id,
+        pool=pool_of(row),
+        state=VmState(row.state),
+        reason=VmReason(row.reason) if row.reason else None,
+        dialect=Dialect(row.dialect),
+        attempt=max(numbers, default=0),
+        requested_at=row.requested_at,
+        running_at=row.running_at,
+        ended_at=row.ended_at,
+        price=row.price,
+        cost=cost(row, row.price, now=now),
+    )

@@ -1,0 +1,128 @@
+"""What was observed in each zone of a region: counts, sums, lives that ended, VMs alive.
+
+One query each, whatever the number of regions. All durations are seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from spothop.policy.estimators import Life
+from spothop.wire import Pool
+from spothop_master.store.schema import Observation, VmRow
+
+FADED_HALF_LIVES = 14
+"""Lives that ended longer ago weigh less than 1/16,000: they are not read."""
+MAX_LIVES = 5_000
+"""Newest lives that are read of all zones of one region."""
+FAILURES = ("silence", "cloud")
+"""Evidence of a censored life that ended without us: it fell silent, or broke."""
+_LONGEST_S = 3e9
+"""A century; keeps dates within what the calendar can say."""
+
+Region = tuple[str, str, str, bool]
+"""Cloud, region, VM type, spot: the thesis's unit of statistics."""
+
+
+@dataclass
+class ZoneObservations:
+    """What was read of one zone: how many figures of each (kind, censored), their sum, lives."""
+
+    count: dict[tuple[str, bool], int] = field(default_factory=lambda: defaultdict(int))
+    total: dict[tuple[str, bool], float] = field(default_factory=lambda: defaultdict(float))
+    lives: list[Life] = field(default_factory=list)
+    alive: int = 0
+
+    def add(self, other: ZoneObservations) -> None:
+        """Its sums."""
+        for key, count in other.count.items():
+            self.count[key] += count
+            self.total[key] += other.total[key]
+
+    def mean(self, kind: str) -> float | None:
+        count = self.count[kind, False]
+        return self.total[kind, False] / count if count else None
+
+
+ByRegion = dict[Region, dict[str, ZoneObservations]]
+"""By region and zone."""
+
+
+def region_of(pool: Pool) -> Region:
+    return pool.cloud, pool.region, pool.vm, pool.spot
+
+
+def read_sums(session: Session, regions: set[Region], read: ByRegion) -> None:
+    o = Observation
+    rows = session.execute(
+        select(
+            *(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored),
+            *(func.count(), func.sum(o.value)),
+        )
+        .where(o.kind.in_(("life", "allocation", "preparation", "emergency")), _within(o, regions))
+        .group_by(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored)
+    )
+    for *region, name, kind, censored, count, total in rows:
+        zone = _zone(read, region, name)
+        zone.count[kind, censored] += count
+        zone.total[kind, censored] += float(total or 0.0)
+
+
+def read_lives(
+    session: Session, regions: set[Region], read: ByRegion, half_life_s: float, now: datetime
+) -> None:
+    """Ended lives that still weigh something."""
+    o = Observation
+    since = now - timedelta(seconds=min(FADED_HALF_LIVES * half_life_s, _LONGEST_S))
+    rows = session.execute(
+        select(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.value, o.censored, o.evidence, o.at)
+        .where(o.kind == "life", o.at >= since, _within(o, regions))
+        .order_by(o.at.desc(), o.id.desc())
+        .limit(MAX_LIVES * len(regions))
+    )
+    for *region, name, value, censored, evidence, at in rows:
+        life = Life(
+            duration_s=max(0.0, value),
+            preempted=not censored,
+            ended_ago_s=max(0.0, (now - at).total_seconds()),
+            failed=censored and evidence in FAILURES,
+        )
+        _zone(read, region, name).lives.append(life)
+
+
+def read_alive(session: Session, regions: set[Region], read: ByRegion, now: datetime) -> None:
+    """The ages of the VMs that are alive: censored lives."""
+    v = VmRow
+    rows = session.execute(
+        select(v.cloud, v.region, v.vm_type, v.spot, v.zone, v.running_at).where(
+            v.running_at.is_not(None), v.ended_at.is_(None), _within(v, regions)
+        )
+    )
+    for *region, name, running_at in rows:
+        assert running_at is not None, "the query asks for it"
+        age_s = max(0.0, (now - running_at).total_seconds())
+        zone = _zone(read, region, name)
+        zone.lives.append(Life(duration_s=age_s, preempted=False))
+        zone.alive += 1
+
+
+def _zone(read: ByRegion, region: Sequence[Any], name: str) -> ZoneObservations:
+    cloud, of, vm_type, spot = region
+    return read[cloud, of, vm_type, spot][name]
+
+
+def _within(
+    model: type[Observation] | type[VmRow], regions: Iterable[Region]
+) -> ColumnElement[bool]:
+    wanted = sorted(regions)
+    columns = (model.cloud, model.region, model.vm_type, model.spot)
+    if len(wanted) == 1:  # plain comparisons find their index in every database
+        return and_(*(column == value for column, value in zip(columns, wanted[0], strict=True)))
+    return tuple_(*columns).in_(wanted)
