@@ -18,7 +18,8 @@ from starlette.responses import Response
 
 from spothop.chaos import Chaos
 from spothop_master import home
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.directive_cache import DirectiveCache
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
 from spothop_master.api import bundles as bundle_routes
@@ -105,14 +106,17 @@ def make_services(
     executor: Executor | None,
 ) -> Services:
     db = Database(settings.database_url)
-    presence = Presence(clock())
+    heartbeats, directives = Heartbeats(clock()), DirectiveCache()
     return Services(
         settings=settings,
         db=db,
         clouds=clouds,
-        presence=presence,
+        heartbeats=heartbeats,
+        directives=directives,
         sessions=Sessions(db),
-        supervisor=Supervisor(db, clouds, settings, presence, clock, chaos, executor=executor),
+        supervisor=Supervisor(
+            db, clouds, settings, heartbeats, directives, clock, chaos, executor=executor
+        ),
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=Logs(settings.home / "logs"),
         clock=clock,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.directive_cache import DirectiveCache
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
@@ -26,7 +27,8 @@ class Services:
     settings: MasterSettings
     db: Database
     clouds: Mapping[str, Cloud]
-    presence: Presence
+    heartbeats: Heartbeats
+    directives: DirectiveCache
     sessions: Sessions
     supervisor: Supervisor
     bundles: Bundles

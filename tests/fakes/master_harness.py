@@ -17,7 +17,8 @@ from fakes.scripted_agent import FakeChain, ScriptedAgent
 from spothop.chaos import Chaos
 from spothop.jobspec import JobSpec
 from spothop.wire import Wanted
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.directive_cache import DirectiveCache
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.chaos import POINTS
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
@@ -79,12 +80,14 @@ class MasterHarness:
     def restart(self) -> None:
         """A new master process on the same database and clouds."""
         self.chaos = Chaos(POINTS)
-        self.presence = Presence(self.clock())
+        self.heartbeats = Heartbeats(self.clock())
+        self.directives = DirectiveCache()
         self.supervisor = Supervisor(
             self.db,
             {"fake": self.cloud},
             self.settings,
-            self.presence,
+            self.heartbeats,
+            self.directives,
             self.clock,
             self.chaos,
             executor=Inline(),
@@ -151,7 +154,7 @@ class MasterHarness:
     def join(self, attempt: int | None = None, job_id: str = "job-1") -> ScriptedAgent:
         machine = self.machine(attempt, job_id)
         agent = ScriptedAgent.join(
-            self.db, lambda: self.presence, self.clock, machine, self.chains.__getitem__
+            self.db, lambda: self.heartbeats, self.clock, machine, self.chains.__getitem__
         )
         self.agents[machine.id] = agent
         return agent

@@ -26,7 +26,7 @@ from spothop.wire import (
     StopDirective,
 )
 from spothop_master.agents import protocol
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
 
@@ -54,7 +54,7 @@ class ScriptedAgent:
     """One VM's agent and its training process."""
 
     db: Database
-    presence: Callable[[], Presence]
+    heartbeats: Callable[[], Heartbeats]
     clock: FakeClock
     machine: Machine
     chain: FakeChain
@@ -70,7 +70,7 @@ class ScriptedAgent:
     def join(
         cls,
         db: Database,
-        presence: Callable[[], Presence],
+        heartbeats: Callable[[], Heartbeats],
         clock: FakeClock,
         machine: Machine,
         chains: Callable[[str], FakeChain],
@@ -85,10 +85,10 @@ class ScriptedAgent:
                 now=clock(),
                 boot_s=1.0,
             )
-        presence().touch(machine.user_data.vm, clock())
+        heartbeats().heard(machine.user_data.vm, clock())
         return cls(
             db=db,
-            presence=presence,
+            heartbeats=heartbeats,
             clock=clock,
             machine=machine,
             chain=chains(assignment.job),
@@ -111,7 +111,7 @@ class ScriptedAgent:
             self.seq += 1
             envelopes.append(Envelope(seq=self.seq, age_s=age_s, attempt=self.attempt, report=each))
         now = self.clock()
-        self.presence().touch(self.vm, now)
+        self.heartbeats().heard(self.vm, now)
         with self.db.begin() as session:
             acked = protocol.apply(session, self.vm, envelopes, now=now)
             assert acked == self.seq

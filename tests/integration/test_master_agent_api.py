@@ -109,7 +109,22 @@ def test_plain_heartbeats_ask_the_database_nothing(master: HttpMaster) -> None:
     heartbeat = {"step": 3, "pending_saves": 0, "trainer_alive": True}
     assert SyncReply.model_validate(agent.sync(heartbeat=heartbeat).json()) == before
     assert asked == []
-    assert master.services.presence.last_contact(agent.vm) == master.clock()
+    assert master.services.heartbeats.last_contact(agent.vm) == master.clock()
+
+
+def test_what_happens_to_one_job_costs_the_heartbeats_of_another_no_query(
+    master: HttpMaster,
+) -> None:
+    one, other = master.joined(name="one"), master.joined(name="other")
+    one.sync(one.envelope(kind="message", text="hello"))
+    other.sync(other.envelope(kind="message", text="hello"))
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    one.sync()
+    assert asked == []
+    other.sync()
+    assert asked == []
 
 
 def test_an_agent_that_waits_for_its_fence_asks_again_soon(master: HttpMaster) -> None:

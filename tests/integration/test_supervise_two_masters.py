@@ -12,7 +12,8 @@ import pytest
 
 from fakes.master_harness import Inline, MasterHarness
 from spothop.chaos import Chaos
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.directive_cache import DirectiveCache
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.chaos import POINTS
 from spothop_master.loops.supervise import LEASE, Supervisor
 
@@ -41,7 +42,8 @@ def second_master(harness: MasterHarness) -> Supervisor:
         harness.db,
         {"fake": harness.cloud},
         harness.settings,
-        Presence(harness.clock()),
+        Heartbeats(harness.clock()),
+        DirectiveCache(),
         harness.clock,
         Chaos(POINTS),
         executor=Inline(),

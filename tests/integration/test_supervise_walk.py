@@ -86,7 +86,7 @@ class Walk:
                 try:
                     agent = ScriptedAgent.join(
                         self.harness.db,
-                        lambda: self.harness.presence,
+                        lambda: self.harness.heartbeats,
                         self.harness.clock,
                         machine,
                         self.harness.chains.__getitem__,

@@ -1,4 +1,4 @@
-"""Presence, watcher and prices: what the loops remember, and what they ask."""
+"""Watcher and prices: what the loops remember, and what they ask."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import pytest
 
 from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.master_harness import OWNER, Inline, MasterHarness
-from spothop.wire import FenceDirective
-from spothop_master.agents.presence import Presence
 from spothop_master.clouds.base import Unavailable
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.evidence import EndCause
@@ -40,40 +38,6 @@ def watcher(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> CloudWatc
     return CloudWatcher(
         {"fake": cloud}, OWNER, executor=executor, clock=clock, rng=random.Random(0)
     )
-
-
-def test_an_unknown_vm_is_silent_since_the_master_began() -> None:
-    clock = FakeClock()
-    presence = Presence(clock())
-    clock.advance(7)
-    assert presence.silent_for("vm", clock()) == timedelta(seconds=7)
-    presence.touch("vm", clock())
-    clock.advance(1)
-    assert presence.silent_for("vm", clock()) == timedelta(seconds=1)
-    presence.forget("vm")
-    assert presence.last_contact("vm") is None
-
-
-def test_kept_directives_live_until_something_changes_or_they_are_old() -> None:
-    clock = FakeClock()
-    presence = Presence(clock())
-    told = [FenceDirective(attempt=1)]
-    presence.keep("vm", told, version=presence.version, now=clock())
-    assert presence.kept("vm", now=clock()) == told
-    presence.changed()
-    assert presence.kept("vm", now=clock()) is None
-    presence.keep("vm", told, version=presence.version, now=clock())
-    clock.advance(3)
-    assert presence.kept("vm", now=clock()) is None
-
-
-def test_directives_read_before_a_change_are_not_kept_after_it() -> None:
-    clock = FakeClock()
-    presence = Presence(clock())
-    version = presence.version
-    presence.changed()
-    presence.keep("vm", [], version=version, now=clock())
-    assert presence.kept("vm", now=clock()) is None
 
 
 def test_a_listing_is_shared_while_it_is_fresh_and_asked_for_once_at_a_time() -> None:

@@ -64,7 +64,7 @@ async def sync(request: Request, services: ServicesDep, token: Bearer) -> SyncRe
         raise ApiError(
             403, "wrong_vm", f"this session is of VM {known.vm!r}, not {message.vm!r}", "join again"
         )
-    services.presence.touch(known.vm, services.clock())
+    services.heartbeats.heard(known.vm, services.clock())
     if not message.reports and (reply := _from_memory(services, known)) is not None:
         return reply
     return await run_in_threadpool(_sync, services, known, message)
@@ -118,8 +118,9 @@ def _join(services: Services, message: JoinRequest) -> JoinReply:
             401, "bad_join_token", str(error), "end this VM; the master makes new ones"
         ) from None
     services.sessions.forget(vm_id)  # an earlier answer that got lost
-    services.presence.touch(vm_id, now)
-    services.presence.changed()
+    services.heartbeats.heard(vm_id, now)
+    services.directives.forget(vm_id)
+    services.directives.job_changed(assignment.job)
     return JoinReply(
         vm=vm_id,
         session=session_token,
@@ -129,7 +130,7 @@ def _join(services: Services, message: JoinRequest) -> JoinReply:
 
 
 def _from_memory(services: Services, known: VmSession) -> SyncReply | None:
-    directives = services.presence.kept(known.vm, now=services.clock())
+    directives = services.directives.get(known.vm, now=services.clock())
     acked = services.sessions.acked(known.vm)
     if directives is None or acked is None:
         return None
@@ -144,10 +145,10 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
         with services.db.begin() as session:
             _refuse_over(services, session, known.vm)
             protocol.apply(session, known.vm, message.reports, now=now, priors=services.settings)
-        services.presence.changed()
+        services.directives.job_changed(known.job)
         if any(envelope.report.kind in URGENT for envelope in message.reports):
             services.wake()
-    version = services.presence.version
+    version = services.directives.version(known.vm, known.job)
     with services.db.read() as session:
         row = _refuse_over(services, session, known.vm)
         acked = row.acked_seq
@@ -158,7 +159,7 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
     if waiting:  # every second that it waits for a word is one without training
         delay_s = min(delay_s, WAITING_SYNC_S)
     else:
-        services.presence.keep(known.vm, directives, version=version, now=now)
+        services.directives.keep(version, directives, now=now)
     return SyncReply(ack_seq=acked, directives=directives, next_delay_s=delay_s)
 
 
@@ -167,7 +168,8 @@ def _refuse_over(services: Services, session: Session, vm_id: str) -> VmRow:
     row = session.get(VmRow, vm_id)
     if row is None or row.state == VmState.TERMINATED.value:
         services.sessions.forget(vm_id)
-        services.presence.forget(vm_id)
+        services.heartbeats.forget(vm_id)
+        services.directives.forget(vm_id)
         raise vm_is_over(vm_id)
     return row
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
 from spothop.wire import AgentConfig, Pool
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
 from spothop_master.core.actions import (
     Action,
@@ -71,7 +71,7 @@ class LaunchContext:
     new_token: Callable[[], str]
     """Unguessable; for joins, and for the names of VMs."""
     offers: Mapping[Pool, PoolInfo]
-    presence: Presence
+    heartbeats: Heartbeats
 
 
 def apply(
@@ -86,7 +86,7 @@ def apply(
             row = session.get_one(VmRow, action.vm)
             return [Terminate(vm=row.id, cloud=row.cloud, cloud_id=row.cloud_id or "")]
         case Adopt() | MarkRunning() | LaunchLost() | VmOver() | MarkSuspect() | ReleaseVm():
-            _of_vm(session, snapshot, action, means.presence, now)
+            _of_vm(session, snapshot, action, means.heartbeats, now)
         case AssignSame():
             row = session.get_one(VmRow, action.vm)
             attempts.place(session, job, row, action.attempt, reason=action.reason, now=now)
@@ -141,7 +141,7 @@ def _of_vm(
     session: Session,
     snapshot: Snapshot,
     action: Adopt | MarkRunning | LaunchLost | VmOver | MarkSuspect | ReleaseVm,
-    presence: Presence,
+    heartbeats: Heartbeats,
     now: datetime,
 ) -> None:
     row = session.get_one(VmRow, action.vm)
@@ -157,7 +157,7 @@ def _of_vm(
         case MarkSuspect():
             vms.suspect(session, row, suspect=action.suspect, reason=action.reason, now=now)
         case ReleaseVm():
-            row.last_contact_at = presence.last_contact(row.id) or row.last_contact_at
+            row.last_contact_at = heartbeats.last_contact(row.id) or row.last_contact_at
             vms.release(session, row, action.why, reason=action.reason, now=now)
         case VmOver():
             vms.over(
@@ -166,7 +166,7 @@ def _of_vm(
                 cause=seen.cause if seen else None,
                 running_at=seen.running_at if seen else None,
                 ended_at=seen.ended_at if seen else None,
-                last_contact_at=presence.last_contact(row.id),
+                last_contact_at=heartbeats.last_contact(row.id),
                 reason=action.reason,
                 now=now,
             )

@@ -20,7 +20,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds import base
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.facts import (
@@ -47,7 +47,7 @@ class Observed:
     """Where facts come from that are in no row."""
 
     watcher: CloudWatcher
-    presence: Presence
+    heartbeats: Heartbeats
     asked: dict[str, datetime]
     """When we last asked the cloud to terminate a VM."""
     limits: Limits
@@ -182,14 +182,14 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
         ended_at=row.ended_at,
         listed_at=listing.began_at if listing else None,
         sighting=sighting_of(seen) if seen else None,
-        silent_s=_silent_s(row, observed.presence, now),
+        silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
     )
 
 
-def _silent_s(row: VmRow, presence: Presence, now: datetime) -> float:
+def _silent_s(row: VmRow, heartbeats: Heartbeats, now: datetime) -> float:
     """Reports and joins count too: they are in the row."""
-    silent = presence.silent_for(row.id, now)
+    silent = heartbeats.silent_for(row.id, now)
     if row.last_contact_at is not None:
         silent = min(silent, max(timedelta(), now - row.last_contact_at))
     return silent.total_seconds()

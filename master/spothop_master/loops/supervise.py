@@ -19,7 +19,8 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
-from spothop_master.agents.presence import Presence
+from spothop_master.agents.directive_cache import DirectiveCache
+from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
 from spothop_master.clouds.watcher import CloudWatcher
@@ -55,7 +56,8 @@ class Supervisor:
         db: Database,
         clouds: Mapping[str, Cloud],
         settings: MasterSettings,
-        presence: Presence,
+        heartbeats: Heartbeats,
+        directives: DirectiveCache,
         clock: Callable[[], datetime],
         chaos: Chaos | None = None,
         *,
@@ -68,7 +70,8 @@ class Supervisor:
         self._db = db
         self._clouds = clouds
         self._settings = settings
-        self._presence = presence
+        self._heartbeats = heartbeats
+        self._directives = directives
         self._clock = clock
         self._chaos = chaos or Chaos(POINTS)
         self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
@@ -89,7 +92,10 @@ class Supervisor:
             news=self.wake.set,
         )
         self._observed = Observed(
-            watcher=self.watcher, presence=presence, asked=self._asked, limits=limits_of(settings)
+            watcher=self.watcher,
+            heartbeats=heartbeats,
+            asked=self._asked,
+            limits=limits_of(settings),
         )
 
     # -- the loop --------------------------------------------------------------------------------
@@ -188,9 +194,10 @@ class Supervisor:
             if effects:
                 leases.take(session, job_id, token=token, ttl=LEASE, now=now)
         for vm_id in over:
-            self._presence.forget(vm_id)
+            self._heartbeats.forget(vm_id)
+            self._directives.forget(vm_id)
             self._asked.pop(vm_id, None)
-        self._presence.changed()
+        self._directives.job_changed(job_id)
         if any(isinstance(effect, Launch) for effect in effects):
             self._chaos.reach("vm_row_committed")
         return effects
@@ -213,7 +220,7 @@ class Supervisor:
             log.exception("job %s: the cloud's listing will tell what came of it", job_id)
             self._give_back(job_id, token)
         self._busy.discard(job_id)
-        self._presence.changed()
+        self._directives.job_changed(job_id)
         self.wake.set()
 
     def _give_back(self, job_id: str, token: str) -> None:
@@ -231,7 +238,7 @@ class Supervisor:
             master_url=self._settings.public_url,
             new_token=self._new_token,
             offers=self.watcher.offers() or {},
-            presence=self._presence,
+            heartbeats=self._heartbeats,
         )
 
     # -- the clouds ------------------------------------------------------------------------------

@@ -1,0 +1,102 @@
+"""What each VM is to be answered, in memory: a heartbeat asks no database.
+
+What it guarantees: no answer is older than the last change of its job or of its VM that this master
+knows of. Two rules give that:
+
+1. Each job and each VM has a number. A change takes the number away; the next reader gets a new one
+   that was never used before. Numbers of one job say nothing of another, so a change of one job
+   leaves the answers of all others where they are.
+2. A reader takes the numbers before it reads the database, and its answer is used only while both
+   numbers are still the current ones. An answer that was read before a change and arrives after it
+   is therefore never used.
+
+Other masters change jobs, too, and other jobs change the statistics that an insurance directive is
+made from. Neither is announced here, so an answer is used for `MAX_AGE` at most.
+
+One version for all jobs was tried first: with many jobs some job changes all the time, and no
+answer was ever used twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import count
+
+from spothop.wire import AnyDirective
+
+MAX_AGE = timedelta(seconds=2)
+"""How long a change that nobody announced may go unseen."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Of what a reader is about to read."""
+
+    vm: str
+    job: str
+    vm_number: int
+    job_number: int
+
+
+@dataclass(frozen=True)
+class _Answer:
+    version: Version
+    read_at: datetime
+    directives: tuple[AnyDirective, ...]
+
+
+class DirectiveCache:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._of_job: dict[str, int] = {}
+        self._of_vm: dict[str, int] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._lock = threading.Lock()
+
+    def version(self, vm_id: str, job_id: str) -> Version:
+        """Ask for it before the directives are read, and hand it to `keep` with them."""
+        with self._lock:
+            return self._current(vm_id, job_id)
+
+    def keep(self, version: Version, directives: Sequence[AnyDirective], *, now: datetime) -> None:
+        """Read at `now`, after `version` was asked for. Without effect after a change."""
+        with self._lock:
+            if self._holds(version):
+                self._answers[version.vm] = _Answer(version, now, tuple(directives))
+
+    def get(self, vm_id: str, *, now: datetime) -> list[AnyDirective] | None:
+        """None: read them from the database."""
+        with self._lock:
+            known = self._answers.get(vm_id)
+            if known is None or not self._holds(known.version) or now - known.read_at > MAX_AGE:
+                return None
+            return list(known.directives)
+
+    def job_changed(self, job_id: str) -> None:
+        """Something was written that may change what VMs of this job are told. Call it after the
+        commit."""
+        with self._lock:
+            self._of_job.pop(job_id, None)
+
+    def forget(self, vm_id: str) -> None:
+        """The VM is over, or has a new session: nothing that was read for it counts any more."""
+        with self._lock:
+            self._of_vm.pop(vm_id, None)
+            self._answers.pop(vm_id, None)
+
+    def _current(self, vm_id: str, job_id: str) -> Version:
+        for numbers, name in ((self._of_vm, vm_id), (self._of_job, job_id)):
+            if name not in numbers:
+                numbers[name] = next(self._numbers)
+        return Version(vm_id, job_id, self._of_vm[vm_id], self._of_job[job_id])
+
+    def _holds(self, version: Version) -> bool:
+        return (
+            self._of_vm.get(version.vm) == version.vm_number
+            and self._of_job.get(version.job) == version.job_number
+        )

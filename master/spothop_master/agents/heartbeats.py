@@ -1,0 +1,35 @@
+"""When each VM was last heard, in memory: a heartbeat costs no write.
+
+After a restart of the master every VM counts as just heard, because nobody listened before.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+
+
+class Heartbeats:
+    """Thread-safe. `now` is when the master began to listen."""
+
+    def __init__(self, now: datetime) -> None:
+        self._began = now
+        self._heard: dict[str, datetime] = {}
+        self._lock = threading.Lock()
+
+    def heard(self, vm_id: str, now: datetime) -> None:
+        with self._lock:
+            self._heard[vm_id] = now
+
+    def last_contact(self, vm_id: str) -> datetime | None:
+        """None: not since this master began."""
+        with self._lock:
+            return self._heard.get(vm_id)
+
+    def silent_for(self, vm_id: str, now: datetime) -> timedelta:
+        return max(timedelta(), now - (self.last_contact(vm_id) or self._began))
+
+    def forget(self, vm_id: str) -> None:
+        """The VM is over."""
+        with self._lock:
+            self._heard.pop(vm_id, None)

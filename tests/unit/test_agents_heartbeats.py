@@ -1,0 +1,44 @@
+"""`Heartbeats`: who was heard when."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fakes.fake_cloud import FakeClock
+from spothop_master.agents.heartbeats import Heartbeats
+
+
+def test_an_unknown_vm_is_silent_since_the_master_began() -> None:
+    clock = FakeClock()
+    heartbeats = Heartbeats(clock())
+    clock.advance(7)
+    assert heartbeats.silent_for("vm", clock()) == timedelta(seconds=7)
+    assert heartbeats.last_contact("vm") is None
+
+
+def test_a_vm_is_silent_since_it_was_last_heard() -> None:
+    clock = FakeClock()
+    heartbeats = Heartbeats(clock())
+    clock.advance(7)
+    heartbeats.heard("vm", clock())
+    clock.advance(1)
+    assert heartbeats.silent_for("vm", clock()) == timedelta(seconds=1)
+    assert heartbeats.last_contact("vm") == clock() - timedelta(seconds=1)
+    assert heartbeats.silent_for("another", clock()) == timedelta(seconds=8)
+
+
+def test_a_clock_that_was_set_back_makes_nobody_silent() -> None:
+    clock = FakeClock()
+    heartbeats = Heartbeats(clock())
+    heartbeats.heard("vm", clock())
+    clock.advance(-3)
+    assert heartbeats.silent_for("vm", clock()) == timedelta()
+
+
+def test_a_vm_that_is_over_is_forgotten() -> None:
+    clock = FakeClock()
+    heartbeats = Heartbeats(clock())
+    heartbeats.heard("vm", clock())
+    heartbeats.forget("vm")
+    heartbeats.forget("vm")
+    assert heartbeats.last_contact("vm") is None
