@@ -81,7 +81,7 @@ def figures(db: Database, pool: Pool = A, **priors: Any) -> pool_figures.PoolFig
 
 def measures(db: Database, policy: str, pool: Pool = A) -> Any:
     with db.read() as session:
-        return policy_inputs.known(
+        return policy_inputs.read(
             session, pool, None, STATED, policy=policy, now=NOW, grace_s=30
         ).measures
 
@@ -282,7 +282,7 @@ def test_no_figure_is_ever_nan_or_infinite(
     assert all(math.isfinite(value) for value in shown), shown
     for policy in ("thesis", "thesis-always", "notice-aware"):
         with db.read() as session:
-            m = policy_inputs.known(
+            m = policy_inputs.read(
                 session, A, None, STATED, policy=policy, now=NOW, grace_s=30
             ).measures
         decision = next_insurance(policy, m, step=0)

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.wire import Assignment, InitFrom, PolicyParams, StorageSpec
+from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
@@ -36,7 +36,7 @@ def build(
         keep=spec.checkpoint.keep,
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
-        policy=_policy(session, vm, job, priors, now),
+        policy=insurance.first_params(session, vm, job, priors, now=now),
     )
 
 
@@ -58,21 +58,3 @@ def _init_from(session: Session, source: str | None) -> InitFrom | None:
             f"checkpoint.init_from: no job {source!r}; `spothop jobs --all` lists them"
         )
     return InitFrom(storage=StorageSpec(url=storage), job=other.id)
-
-
-def _policy(session: Session, vm: VmRow, job: Job, priors: Priors, now: datetime) -> PolicyParams:
-    known = insurance.of_job(session, vm, job, priors, now=now)
-    figures, name = known.measures, insurance.policy_of(job)
-    age_s = insurance.age_s(vm, now)
-    tau_s = insurance.decide(name, known, step=0, age_s=age_s).tau_s
-    fields = PolicyParams.model_fields
-    return PolicyParams(
-        policy=name,
-        grace_s=vm.grace_s,
-        # the thesis's rule has none
-        margin_s=0.0 if name == "thesis" else fields["margin_s"].default,
-        save_s=figures.save_s if known.saved else None,
-        backup_s=figures.backup_s if known.saved else None,
-        step_s=figures.step_s or None,
-        first_tau_s=tau_s if tau_s else fields["first_tau_s"].default,
-    )

@@ -1,4 +1,4 @@
-"""The insurance of a job: when the policy wants the next save, from what is known now.
+"""The insurance of a job, from its rows: loads the facts, asks `core.insurance`, writes it down.
 
 `directive` is asked at every sync, so that what other jobs measured reaches a running one;
 `refresh` writes the same answer into the job's row and, when it changed materially, into its
@@ -7,24 +7,19 @@ events.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.policy import InsuranceDecision, next_insurance
-from spothop.wire import Insurance
+from spothop.wire import Insurance, PolicyParams
+from spothop_master.core import insurance
+from spothop_master.core.insurance import InsuranceFacts
 from spothop_master.store import policy_inputs, transitions
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import Priors
-from spothop_master.store.policy_inputs import Known
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
 from spothop_master.store.vms import pool_of
-
-UNMEASURED = "no save was measured yet"
-MATERIAL = 0.25
-"""A relative change of tau, against what was last told, that is worth an event."""
 
 
 def directive(
@@ -32,7 +27,7 @@ def directive(
 ) -> Insurance | None:
     """None: no insurance save, now or ever, or the first step time is not known yet."""
     job = session.get_one(Job, attempt.job_id)
-    return _as_sent(_decide(session, job, vm, attempt, priors, now=now))
+    return insurance.directive(insurance.decide(_facts(session, job, vm, attempt, priors, now=now)))
 
 
 def refresh(
@@ -40,13 +35,13 @@ def refresh(
 ) -> None:
     """After steps and commits of the attempt that trains."""
     job = session.get_one(Job, attempt.job_id)
-    decision = _decide(session, job, vm, attempt, priors, now=now)
-    new = _as_sent(decision)
+    decision = insurance.decide(_facts(session, job, vm, attempt, priors, now=now))
+    new = insurance.directive(decision)
     data = new.model_dump(mode="json") if new else None
     if data == job.insurance and data is not None:
         return
     job.insurance = data
-    if _material(_last_sent(session, job), new):
+    if insurance.is_material(_last_tau_s(session, job), new):
         text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
         transitions.record(
             session,
@@ -59,54 +54,53 @@ def refresh(
         )
 
 
-def of_job(session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime) -> Known:
-    """What the job's policy is given, on this VM."""
-    return policy_inputs.known(
-        session,
-        pool_of(vm),
-        job.id,
-        priors,
-        policy=policy_of(job),
-        now=now,
-        grace_s=vm.grace_s,
+def first_params(
+    session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime
+) -> PolicyParams:
+    """What the agent of a new attempt begins with."""
+    age_s = _age_s(vm, now)
+    return insurance.params(_facts_at(session, job, vm, priors, step=0, age_s=age_s, now=now))
+
+
+def _facts(
+    session: Session, job: Job, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+) -> InsuranceFacts:
+    step, at = _newest_saved(session, attempt)
+    age_s = _age_s(vm, at or now)
+    return _facts_at(session, job, vm, priors, step=step, age_s=age_s, now=now)
+
+
+def _facts_at(
+    session: Session,
+    job: Job,
+    vm: VmRow,
+    priors: Priors,
+    *,
+    step: int,
+    age_s: float,
+    now: datetime,
+) -> InsuranceFacts:
+    policy = spec_of(job).checkpoint.policy_name
+    inputs = policy_inputs.read(
+        session, pool_of(vm), job.id, priors, policy=policy, now=now, grace_s=vm.grace_s
+    )
+    return InsuranceFacts(
+        policy=policy,
+        measures=inputs.measures,
+        hazard=inputs.hazard,
+        saves_measured=inputs.saves_measured,
+        step=step,
+        age_s=age_s,
     )
 
 
-def policy_of(job: Job) -> str:
-    """As `spothop.policy` names it."""
-    return spec_of(job).checkpoint.policy_name
-
-
-def _decide(
-    session: Session, job: Job, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
-) -> InsuranceDecision:
-    step, at = _newest_saved(session, attempt)
-    known = of_job(session, vm, job, priors, now=now)
-    return decide(policy_of(job), known, step=step, age_s=age_s(vm, at or now))
-
-
-def decide(policy: str, known: Known, *, step: int, age_s: float) -> InsuranceDecision:
-    """The policy's answer. `thesis` cannot tell that an emergency save fits before one was
-    measured: until then it insures, and says so."""
-    if policy == "thesis" and not known.saved:
-        answer = next_insurance("thesis-always", known.measures, step=step)
-        return replace(answer, policy=policy, because=answer.because or UNMEASURED)
-    return next_insurance(policy, known.measures, step=step, age_s=age_s, hazard=known.hazard)
-
-
-def age_s(vm: VmRow, at: datetime) -> float:
+def _age_s(vm: VmRow, at: datetime) -> float:
     """Of the VM at that moment; 0 before it ran."""
     return max(0.0, (at - vm.running_at).total_seconds()) if vm.running_at is not None else 0.0
 
 
-def _as_sent(decision: InsuranceDecision) -> Insurance | None:
-    if decision.at_step is None or decision.tau_s is None:
-        return None
-    return Insurance(at_step=decision.at_step, tau_s=decision.tau_s, reason=decision.reason)
-
-
 def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | None]:
-    """Where and when the interval begins: every save re-arms it, and so does a restore."""
+    """Where and when the interval begins: every save begins a new one, and so does a restore."""
     saved = session.execute(
         select(Checkpoint.step, Checkpoint.committed_at)
         .where(Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number)
@@ -118,23 +112,12 @@ def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | N
     return max(saved.step, attempt.restored_step or 0), saved.committed_at
 
 
-def _last_sent(session: Session, job: Job) -> float | None:
-    """Tau of the newest event, or -1 for one that said that there is none; None before the first.
-
-    The job's row would not do: it follows every small change, so that a slow drift told nothing.
-    """
+def _last_tau_s(session: Session, job: Job) -> float | None:
+    """As `insurance.is_material` takes it."""
     data = session.scalar(
         select(Event.data)
         .where(Event.job_id == job.id, Event.kind == "insurance")
         .order_by(Event.id.desc())
         .limit(1)
     )
-    return None if data is None else float(data.get("tau_s", -1))
-
-
-def _material(last_sent: float | None, new: Insurance | None) -> bool:
-    if last_sent is None:
-        return True
-    if new is None or last_sent < 0:
-        return (new is None) != (last_sent < 0)
-    return abs(new.tau_s - last_sent) > MATERIAL * last_sent
+    return None if data is None else float(data.get("tau_s", insurance.NO_SAVES))

@@ -22,17 +22,17 @@ from spothop_master.store.schema import Attempt, Observation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class PolicyInputs:
     """What a policy is given."""
 
     measures: Measures
     hazard: Hazard | None
     """None with fewer than 30 preemptions in the region, and for other policies."""
-    saved: bool
+    saves_measured: bool
     """Delta and beta were measured; else they are stated defaults."""
 
 
-def known(
+def read(
     session: Session,
     pool: Pool,
     job_id: str | None,
@@ -41,7 +41,7 @@ def known(
     policy: str,
     now: datetime,
     grace_s: float = 0.0,
-) -> Known:
+) -> PolicyInputs:
     """M, R and q of the pool as `policy` takes them; delta, beta and T of the job, if there is one.
 
     `lives` counts the preemptions of the region: they are behind M under either policy.
@@ -61,8 +61,8 @@ def known(
         failure_s=figures.failure_s if ours else None,
     )
     hazard = figures.hazard if policy == "notice-aware" else None
-    return Known(
-        measures=measures, hazard=hazard, saved=save_s is not None and backup_s is not None
+    return PolicyInputs(
+        measures=measures, hazard=hazard, saves_measured=save_s is not None and backup_s is not None
     )
 
 
