@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timezone
 
@@ -27,6 +28,7 @@ from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.logs import Logs
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
@@ -42,6 +44,9 @@ from spothop_master.web import pages
 from spothop_master.web import session as web_session
 
 log = logging.getLogger(__name__)
+
+THREADS = 16
+"""In which clouds are asked."""
 
 MACHINES = ("/api/", "/agent/")
 """Paths whose errors are JSON; all others are looked at by people."""
@@ -105,18 +110,38 @@ def make_services(
     chaos: Chaos,
     executor: Executor | None,
 ) -> Services:
-    db = Database(settings.database_url)
+    db, wake = Database(settings.database_url), threading.Event()
     heartbeats, directives = Heartbeats(clock()), DirectiveCache()
+    watcher = CloudWatcher(
+        clouds,
+        settings.owner,
+        executor=executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher"),
+        clock=clock,
+        rng=random.Random(),  # only for jitter
+        offers_every_s=settings.prices_every_s,
+        news=wake.set,
+    )
+    supervisor = Supervisor(
+        db,
+        clouds,
+        settings,
+        watcher=watcher,
+        heartbeats=heartbeats,
+        directives=directives,
+        clock=clock,
+        wake=wake,
+        chaos=chaos,
+        executor=executor,
+    )
     return Services(
         settings=settings,
         db=db,
         clouds=clouds,
+        watcher=watcher,
         heartbeats=heartbeats,
         directives=directives,
         sessions=Sessions(db),
-        supervisor=Supervisor(
-            db, clouds, settings, heartbeats, directives, clock, chaos, executor=executor
-        ),
+        supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=Logs(settings.home / "logs"),
         clock=clock,
@@ -134,12 +159,12 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     scheduler = AsyncIOScheduler(
         timezone=timezone.utc, job_defaults={"coalesce": True, "max_instances": 1}
     )
-    sweep = Sweep(services.db, services.clouds, settings.owner, clock)
-    prices = Prices(services.db, services.clouds, clock)
+    sweep = Sweep(services.db, services.clouds, services.watcher, clock)
+    prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
     for run, every_s in (
         (sweep.run_once, settings.sweep_every_s),
-        (prices.run_once, settings.prices_every_s),
+        (prices.run_once, settings.supervise_every_s),
         (injector.run_once, settings.supervise_every_s),
     ):
         scheduler.add_job(run, "interval", seconds=every_s, next_run_time=utc_now())
@@ -153,6 +178,7 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         scheduler.shutdown(wait=False)
         await run_in_threadpool(supervise.join)
         await run_in_threadpool(services.supervisor.close)
+        await run_in_threadpool(services.watcher.close)
 
 
 def first_start(services: Services) -> None:

@@ -1,40 +1,77 @@
-"""Every pool that is offered now, with what was measured of it: for the REST and the pages."""
+"""Every pool that the clouds offer, with what was measured of it: for the REST and the pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from spothop.wire import Pool, PoolView
-from spothop_master.clouds.base import CloudError, PoolInfo
+from spothop_master.clouds.base import PoolInfo
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
 from spothop_master.store import pool_figures
 from spothop_master.store.pool_figures import PoolFigures
 
+FIRST_ANSWER_S = 5.0
+"""How long a request waits for clouds that never answered: just after the master's start."""
 
-def offers(services: Services) -> dict[Pool, PoolInfo]:
-    """Of every cloud that answers; 502 when none does. Calls clouds: never inside a session."""
-    infos: dict[Pool, PoolInfo] = {}
-    failures = []
-    for name, cloud in services.clouds.items():
-        try:
-            infos.update({info.pool: info for info in cloud.pools()})
-        except CloudError as error:
-            failures.append(f"{name}: {error}")
-    if failures and not infos:
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One pool as its cloud offered it `age_s` seconds ago."""
+
+    info: PoolInfo
+    age_s: float
+
+
+def offers(services: Services) -> dict[Pool, Offer]:
+    """The newest answer of every cloud that ever answered; a cloud that is away keeps its last one.
+
+    Asks no cloud itself; those whose answer is old are asked in the background. Waits only for
+    clouds that never answered, `FIRST_ANSWER_S` at most: never call it inside a session. Raises
+    ApiError: 502 when no cloud answers, 503 while none has answered yet.
+    """
+    watcher = services.watcher
+    watcher.ask_offers()
+    watcher.wait_for_first_offers(wait_s=FIRST_ANSWER_S)
+    now, answers = services.clock(), watcher.offers_by_cloud()
+    found = {
+        pool: Offer(info=info, age_s=max(0.0, (now - answer.began_at).total_seconds()))
+        for answer in answers.values()
+        for pool, info in answer.by_pool.items()
+    }
+    if not found:
+        refuse_unanswered(services)
+    return found
+
+
+def refuse_unanswered(services: Services) -> None:
+    """Raises ApiError where some cloud never said what it offers: 502 with its error, 503 while it
+    was not asked, or has not answered yet."""
+    unanswered = services.watcher.unanswered()
+    failures = [f"{name}: {error}" for name, error in unanswered.items() if error]
+    if failures:
         raise ApiError(502, "clouds_away", "; ".join(failures), "try again in a minute")
-    return infos
+    if unanswered:
+        names = ", ".join(unanswered)
+        raise ApiError(
+            503,
+            "clouds_not_asked",
+            f"this master has no answer of its clouds yet ({names})",
+            "try again in a few seconds",
+        )
 
 
 def pool_views(services: Services) -> list[PoolView]:
-    """By name. Calls clouds: never inside a session."""
-    infos = offers(services)
+    """By name. May wait: never inside a session."""
+    offered = offers(services)
     with services.db.read() as session:
-        known = pool_figures.of_pools(session, infos, services.settings, now=services.clock())
-    return [pool_view(infos[pool], known[pool]) for pool in _by_name(infos)]
+        known = pool_figures.of_pools(session, offered, services.settings, now=services.clock())
+    return [pool_view(offered[pool], known[pool]) for pool in _by_name(offered)]
 
 
-def pool_view(info: PoolInfo, known: PoolFigures) -> PoolView:
+def pool_view(offer: Offer, known: PoolFigures) -> PoolView:
+    info = offer.info
     low_s, high_s = known.rate.interval()
     notice_low, notice_high = known.notice.interval()
     return PoolView(
@@ -42,6 +79,7 @@ def pool_view(info: PoolInfo, known: PoolFigures) -> PoolView:
         price=info.price,
         on_demand_price=info.on_demand_price,
         grace_s=info.grace_s,
+        offer_age_s=offer.age_s,
         lives=known.lives,
         region_lives=known.region_lives,
         censored=known.censored,
@@ -63,5 +101,5 @@ def pool_view(info: PoolInfo, known: PoolFigures) -> PoolView:
     )
 
 
-def _by_name(infos: Mapping[Pool, PoolInfo]) -> Sequence[Pool]:
-    return sorted(infos, key=lambda p: (p.cloud, p.region, p.zone, p.vm, not p.spot))
+def _by_name(pools: Iterable[Pool]) -> Sequence[Pool]:
+    return sorted(pools, key=lambda p: (p.cloud, p.region, p.zone, p.vm, not p.spot))

@@ -12,6 +12,7 @@ from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.security import Principal
@@ -27,6 +28,7 @@ class Services:
     settings: MasterSettings
     db: Database
     clouds: Mapping[str, Cloud]
+    watcher: CloudWatcher
     heartbeats: Heartbeats
     directives: DirectiveCache
     sessions: Sessions

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Coroutine
+from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,9 +28,12 @@ BUNDLE_SHA256 = hashlib.sha256(BUNDLE).hexdigest()
 
 
 class HttpMaster:
-    """Requests are made as user admin unless a `token` says otherwise ("" for none)."""
+    """Requests are made as user admin unless a `token` says otherwise ("" for none). Calls to the
+    cloud happen at once, unless an `executor` is given."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, *, executor: Executor | None = None, **settings: object
+    ) -> None:
         self.clock = FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
         self.settings = MasterSettings.model_validate(
@@ -37,7 +41,11 @@ class HttpMaster:
         )
         self.settings.home.mkdir(exist_ok=True)
         self.app = create_app(
-            self.settings, {"fake": self.cloud}, clock=self.clock, executor=Inline(), loops=False
+            self.settings,
+            {"fake": self.cloud},
+            clock=self.clock,
+            executor=executor or Inline(),
+            loops=False,
         )
         self.services: Services = self.app.state.services
 

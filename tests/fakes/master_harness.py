@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -20,6 +21,7 @@ from spothop.wire import Wanted
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.chaos import POINTS
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
@@ -82,19 +84,31 @@ class MasterHarness:
         self.chaos = Chaos(POINTS)
         self.heartbeats = Heartbeats(self.clock())
         self.directives = DirectiveCache()
+        rng, wake = random.Random(1), threading.Event()
+        self.watcher = CloudWatcher(
+            {"fake": self.cloud},
+            OWNER,
+            executor=Inline(),
+            clock=self.clock,
+            rng=rng,
+            offers_every_s=self.settings.prices_every_s,
+            news=wake.set,
+        )
         self.supervisor = Supervisor(
             self.db,
             {"fake": self.cloud},
             self.settings,
-            self.heartbeats,
-            self.directives,
-            self.clock,
-            self.chaos,
+            watcher=self.watcher,
+            heartbeats=self.heartbeats,
+            directives=self.directives,
+            clock=self.clock,
+            wake=wake,
+            chaos=self.chaos,
             executor=Inline(),
-            rng=random.Random(1),
+            rng=rng,
             new_token=self._token,
         )
-        self.sweep = Sweep(self.db, {"fake": self.cloud}, OWNER, self.clock)
+        self.sweep = Sweep(self.db, {"fake": self.cloud}, self.watcher, self.clock)
 
     def kill_at(self, point: str) -> None:
         """The master dies when it next gets there."""

@@ -299,7 +299,7 @@ def test_what_we_did_not_foresee_has_a_trace_in_the_log(
     def broken() -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(master.cloud, "pools", broken)
+    monkeypatch.setattr(master.services.watcher, "ask_offers", broken)
     with caplog.at_level(logging.ERROR):
         answer = master.post("/api/v1/plan", json={"spec": {"name": "a", "run": "x"}})
     found = problem(answer, 500, "internal")

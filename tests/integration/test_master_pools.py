@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from fakes.http_master import HttpMaster
-from spothop.wire import PoolView, Problem
+from spothop.wire import PlanReply, PoolView, Problem
+from spothop_master import pools as root_pools
 from spothop_master.clouds.base import Unavailable
 from spothop_master.store.schema import Observation
 from spothop_master.web import session as web_session
@@ -87,20 +90,105 @@ def test_every_user_sees_them_and_nobody_without_a_token(master: HttpMaster) -> 
     assert master.get("/api/v1/pools", token="").status_code == 401
 
 
-def test_clouds_that_are_away(master: HttpMaster) -> None:
+PLAN = {"spec": {"name": "mnist", "run": "python train.py"}}
+
+
+class Later(Executor):
+    """Keeps what it was given until the test lets it happen."""
+
+    def __init__(self) -> None:
+        self.given: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+
+def test_clouds_that_never_answered_and_are_away(master: HttpMaster) -> None:
     master.cloud.away = Unavailable("maintenance")
+    for answer in (master.get("/api/v1/pools"), master.post("/api/v1/plan", json=PLAN)):
+        assert answer.status_code == 502
+        assert "maintenance" in Problem.model_validate(answer.json()).message
+    master.submit()  # what no cloud refused is accepted
+
+
+def test_a_fault_of_an_adapter_is_told_without_its_details(
+    master: HttpMaster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(master.cloud, "pools", broken)
     answer = master.get("/api/v1/pools")
-    assert answer.status_code == 502
-    assert "maintenance" in Problem.model_validate(answer.json()).message
+    assert (answer.status_code, answer.json()["error"]) == (502, "clouds_away")
+    assert "secret detail" not in answer.text
+    assert "secret detail" in caplog.text
+
+
+def test_a_cloud_that_is_away_keeps_its_last_answer_with_its_age(master: HttpMaster) -> None:
+    assert [view.offer_age_s for view in pools(master)] == [0, 0, 0]
+    master.cloud.away = Unavailable("maintenance")
+    master.clock.advance(720)
+    assert [(view.price, view.offer_age_s) for view in pools(master)] == [
+        (1.0, 720),
+        (1.1, 720),
+        (1.2, 720),
+    ]
+    plan = PlanReply.model_validate(master.post("/api/v1/plan", json=PLAN).json())
+    assert [row.offer_age_s for row in plan.pools] == [720] * 3
+    assert "fake answered last 12 min ago" in page(master)
+    master.cloud.away = None
+    master.clock.advance(60)
+    pools(master)
+    assert {view.offer_age_s for view in pools(master)} == {0}
+    assert "answered last" not in page(master)
+
+
+def test_no_request_calls_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_pools, "FIRST_ANSWER_S", 0.0)
+    later = Later()
+    with HttpMaster(tmp_path, executor=later) as master:
+        for answer in (
+            master.get("/api/v1/pools"),
+            master.get("/pools", headers=as_admin(master)),
+            master.post("/api/v1/plan", json=PLAN),
+        ):
+            assert answer.status_code == 503, answer.text
+        assert answer.json()["error"] == "clouds_not_asked"
+        master.submit()
+        assert len(later.given) == 1, "the cloud is asked once, in the background"
+        later.given.pop()()
+        assert len(pools(master)) == 3
+        master.clock.advance(3600)
+        assert {view.offer_age_s for view in pools(master)} == {3600}
+        assert len(later.given) == 1
+        later.given.pop()()
+        assert {view.offer_age_s for view in pools(master)} == {0}
+
+
+def test_just_after_the_start_a_request_waits_for_the_first_answer(tmp_path: Path) -> None:
+    with (
+        ThreadPoolExecutor(1) as executor,
+        HttpMaster(tmp_path, executor=executor) as master,
+    ):
+        assert len(pools(master)) == 3
+
+
+def as_admin(master: HttpMaster) -> dict[str, str]:
+    return {"Cookie": f"{web_session.COOKIE}={master.admin}", "Accept": "text/html"}
+
+
+def page(master: HttpMaster) -> str:
+    answer = master.get("/pools", token="", headers=as_admin(master))
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 def test_the_page(master: HttpMaster) -> None:
     see(master, "life", 900.0)
-    headers = {"Cookie": f"{web_session.COOKIE}={master.admin}", "Accept": "text/html"}
-    answer = master.get("/pools", token="", headers=headers)
-    assert answer.status_code == 200, answer.text
-    assert "fake a" in answer.text
-    assert "1 alive" not in answer.text
-    assert "assumed" in answer.text  # the restart
-    assert 'aria-current="page">Pools' in answer.text
+    text = page(master)
+    assert "fake a" in text
+    assert "1 alive" not in text
+    assert "assumed" in text  # the restart
+    assert 'aria-current="page">Pools' in text
     assert master.get("/pools", token="").headers["location"] == "/login"

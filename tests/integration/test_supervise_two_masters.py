@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from fakes.master_harness import Inline, MasterHarness
-from spothop.chaos import Chaos
+from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
-from spothop_master.chaos import POINTS
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops.supervise import LEASE, Supervisor
 
 
@@ -38,23 +37,24 @@ def harness(tmp_path: Path) -> Iterator[MasterHarness]:
 
 
 def second_master(harness: MasterHarness) -> Supervisor:
+    clouds, rng = {"fake": harness.cloud}, random.Random(2)
     return Supervisor(
         harness.db,
-        {"fake": harness.cloud},
+        clouds,
         harness.settings,
-        Heartbeats(harness.clock()),
-        DirectiveCache(),
-        harness.clock,
-        Chaos(POINTS),
+        watcher=CloudWatcher(clouds, OWNER, executor=Inline(), clock=harness.clock, rng=rng),
+        heartbeats=Heartbeats(harness.clock()),
+        directives=DirectiveCache(),
+        clock=harness.clock,
         executor=Inline(),
-        rng=random.Random(2),
+        rng=rng,
     )
 
 
 def hang(harness: MasterHarness) -> Later:
     """The first master's launch hangs after its intent was committed."""
     harness.submit()
-    harness.supervisor.watcher.ask_offers()
+    harness.watcher.ask_offers()
     later = Later()
     harness.supervisor._executor = later
     harness.look()

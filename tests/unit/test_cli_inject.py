@@ -307,6 +307,15 @@ def test_pools(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)[0]["notices_kept"] == 38
 
 
+def test_prices_of_a_cloud_that_is_away_are_shown_with_their_age(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli(FakeMaster(pools=[pool_view(offer_age_s=299.0)]), "pools") == 0
+    assert "answered last" not in capsys.readouterr().out
+    assert cli(FakeMaster(pools=[pool_view(offer_age_s=720.0)] * 2), "pools") == 0
+    assert capsys.readouterr().out.count("answered last 12 min ago") == 1
+
+
 def test_simulate_hands_its_arguments_on() -> None:
     became: list[list[str]] = []
     arguments = ["--preset", "thesis-117m", "--policy", "static-51", "--json"]

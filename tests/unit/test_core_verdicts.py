@@ -149,19 +149,40 @@ def test_a_vm_that_never_ran_has_no_life() -> None:
     assert ending(days(running_at=None, cause=EndCause.FAILED)).life_s is None
 
 
-def test_strays_are_condemned_after_two_sightings_and_the_grace() -> None:
+def test_orphans_are_terminated_after_two_listings_and_the_grace() -> None:
     living = {"i-1": "known", "i-2": "over", "i-3": "nobodys"}
     rows = {"known": VmState.RUNNING, "over": VmState.TERMINATED}
-    first = orphans.look(living, rows, {}, now=at(0))
+    first = orphans.look(living, rows, {}, listed_at=at(0))
     assert set(first) == {"i-2", "i-3"}
     grace = timedelta(seconds=5)
-    assert orphans.to_terminate(first, grace=timedelta(), now=at(0)) == []
-    second = orphans.look(living, rows, first, now=at(4))
-    assert orphans.to_terminate(second, grace=grace, now=at(4)) == []
-    third = orphans.look(living, rows, second, now=at(5))
-    ids = {stray.cloud_id for stray in orphans.to_terminate(third, grace=grace, now=at(5))}
+    assert orphans.to_terminate(first, grace=timedelta()) == []
+    second = orphans.look(living, rows, first, listed_at=at(4))
+    assert orphans.to_terminate(second, grace=grace) == []
+    third = orphans.look(living, rows, second, listed_at=at(5))
+    ids = {orphan.cloud_id for orphan in orphans.to_terminate(third, grace=grace)}
     assert ids == {"i-2", "i-3"}
 
 
-def test_a_vm_that_is_terminating_is_no_stray() -> None:
-    assert orphans.look({"i-1": "t"}, {"t": VmState.TERMINATING}, {}, now=at(0)) == {}
+def test_one_listing_is_one_sighting_however_often_it_is_looked_at() -> None:
+    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
+    for _ in range(3):
+        found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(0))
+    assert orphans.to_terminate(found, grace=timedelta()) == []
+
+
+def test_the_grace_is_between_listings_not_between_looks() -> None:
+    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
+    found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(1))
+    assert orphans.to_terminate(found, grace=timedelta(seconds=1)) != []
+    assert orphans.to_terminate(found, grace=timedelta(seconds=2)) == []
+
+
+def test_an_orphan_that_a_listing_does_not_have_begins_anew() -> None:
+    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
+    found = orphans.look({}, {}, found, listed_at=at(5))
+    found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(10))
+    assert orphans.to_terminate(found, grace=timedelta(seconds=1)) == []
+
+
+def test_a_vm_that_is_terminating_is_no_orphan() -> None:
+    assert orphans.look({"i-1": "t"}, {"t": VmState.TERMINATING}, {}, listed_at=at(0)) == {}

@@ -6,20 +6,22 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.fake_cloud import FakeClock, FakeCloud
+from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.master_harness import OWNER, Inline, MasterHarness
-from spothop_master.clouds.base import Unavailable
+from spothop.wire import AgentConfig, Dialect
+from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, Unavailable
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
 from spothop_master.loops.prices import Prices
+from spothop_master.loops.sweep import Sweep
 from spothop_master.store.schema import Price
 
 
@@ -148,17 +150,138 @@ def test_offers_are_unknown_until_every_cloud_answered_or_one_has_pools() -> Non
     assert set(asked.offers() or {}) == {cloud.pool("a")}
 
 
+def test_a_reader_waits_for_a_fresh_listing_but_not_for_a_cloud_that_is_away() -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock)
+    with ThreadPoolExecutor(1) as executor:
+        asked = watcher(clock, cloud, executor)
+        first = asked.fresh_listing("fake", wait_s=60)
+        assert first is not None
+        assert first.began_at == clock()
+        assert asked.fresh_listing("fake", wait_s=60) is first, "it is still fresh"
+        clock.advance(1)
+        second = asked.fresh_listing("fake", wait_s=60)
+        assert second is not None
+        assert second.began_at == clock()
+        cloud.away = Unavailable("503")
+        for _ in range(3):  # it fails, and then it is not asked before the back-off is over
+            clock.advance(1)
+            assert asked.fresh_listing("fake", wait_s=60) is second
+
+
+def test_nobody_waits_longer_than_told_nor_for_a_watcher_that_is_closed() -> None:
+    clock, executor = FakeClock(), Later()
+    asked = watcher(clock, FakeCloud(clock=clock), executor)
+    assert asked.fresh_listing("fake", wait_s=0) is None
+    asked.ask_offers()
+    asked.wait_for_first_offers(wait_s=0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(asked.fresh_listing, "fake", wait_s=60)
+        asked.close()
+        assert waiting.result() is None
+    asked.wait_for_first_offers(wait_s=60)
+    asked.ask_offers()
+    assert len(executor.given) == 2, "and nothing more is asked"
+
+
+def test_first_offers_are_waited_for_once() -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock)
+    with ThreadPoolExecutor(1) as executor:
+        asked = watcher(clock, cloud, executor)
+        assert asked.unanswered() == {"fake": ""}
+        asked.ask_offers()
+        asked.wait_for_first_offers(wait_s=60)
+        assert asked.unanswered() == {}
+    later = Later()
+    asked._executor = later
+    clock.advance(60)
+    asked.ask_offers()
+    assert len(later.given) == 1
+    asked.wait_for_first_offers(wait_s=60)  # the answer that there is will do
+    assert asked.offers_by_cloud()["fake"].began_at < clock()
+
+
+def test_a_cloud_that_never_answered_has_a_reason() -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock, away=Unavailable("503"))
+    asked = watcher(clock, cloud, Inline())
+    asked.ask_offers()
+    asked.wait_for_first_offers(wait_s=60)
+    assert asked.unanswered() == {"fake": "503"}
+
+
 def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
     harness = MasterHarness(tmp_path)
-    prices = Prices(harness.db, {"fake": harness.cloud}, harness.clock)
+    prices = Prices(harness.db, harness.watcher)
     prices.run_once()
     prices.run_once()
     assert len(harness.rows(Price)) == 3
     harness.cloud.zones = ("b", "a", "c")  # the fake's price follows the place in this list
     prices.run_once()
+    assert len(harness.rows(Price)) == 3, "the cloud is not asked again yet"
+    harness.clock.advance(60)
+    prices.run_once()
     assert len(harness.rows(Price)) == 5
     harness.cloud.away = Unavailable("503")
+    harness.clock.advance(60)
     prices.run_once()
+    assert len(harness.rows(Price)) == 5
+    harness.db.close()
+
+
+def test_prices_are_those_of_the_moment_when_the_cloud_was_asked(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    harness.watcher.ask_offers()
+    asked_at = harness.clock()
+    harness.clock.advance(7)
+    Prices(harness.db, harness.watcher).run_once()
+    assert {row.at for row in harness.rows(Price)} == {asked_at}
+    harness.db.close()
+
+
+def orphan(harness: MasterHarness) -> Machine:
+    """A VM of this installation without a row."""
+    spec = LaunchSpec(
+        pool=harness.cloud.pool("a"),
+        user_data=AgentConfig(
+            master="http://m", token="t", vm="v", dialect=Dialect.AWS, directory="/d"
+        ),
+        tags={OWNER_TAG: OWNER},
+    )
+    return harness.cloud.machines[harness.cloud.launch(spec, "nobody's").id]
+
+
+def test_an_orphan_ends_after_two_listings_however_many_passes_there_are(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    sweep = Sweep(
+        harness.db, {"fake": harness.cloud}, harness.watcher, harness.clock, grace=timedelta(0)
+    )
+    machine = orphan(harness)
+    for _ in range(3):
+        sweep.run_once()
+    assert machine.ends_at is None, "the cloud was asked once"
+    harness.cloud.away = Unavailable("503")
+    for _ in range(3):
+        harness.clock.advance(10)
+        sweep.run_once()
+    assert machine.ends_at is None, "its listing from before proves nothing more"
+    harness.cloud.away = None
+    harness.clock.advance(60)
+    sweep.run_once()
+    assert machine.ends_at is not None
+    harness.db.close()
+
+
+def test_the_grace_of_an_orphan_is_between_its_listings(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    machine = orphan(harness)
+    for _ in range(5):  # GRACE is 5 s
+        harness.sweep.run_once()
+        harness.clock.advance(1)
+    assert machine.ends_at is None
+    harness.sweep.run_once()
+    assert machine.ends_at is not None
     harness.db.close()
 
 

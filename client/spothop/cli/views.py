@@ -13,9 +13,22 @@ from spothop.cli.inject import words as injection_words
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
 from spothop.figures import money, number, saved, size
-from spothop.wire import EventView, JobDetail, JobView, PlanReply, Pool, PoolView, VmView, Wanted
+from spothop.wire import (
+    EventView,
+    JobDetail,
+    JobView,
+    PlanReply,
+    Pool,
+    PoolPlan,
+    PoolView,
+    VmView,
+    Wanted,
+)
 
 CHECKPOINTS_SHOWN = 5
+
+OLD_OFFER_S = 300.0
+"""From this age on, the master's newest answer of a cloud is shown with its age."""
 
 
 def place(pool: Pool | None) -> str:
@@ -51,6 +64,7 @@ def plan(console: Console, plan: PlanReply) -> None:
     console.print(plan_table(plan))
     if any(row.lives == 0 for row in plan.pools):
         console.print("* assumed: no VM of this pool has been preempted yet")
+    _old_offers(console, plan.pools)
     console.print(Text(f"checkpoints go to {plan.storage}", overflow="fold"))
 
 
@@ -79,6 +93,15 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     )
     if any(row.mttp_assumed or row.restart_assumed for row in list_):
         console.print("* assumed: none was seen yet, this is the stated default")
+    _old_offers(console, list_)
+
+
+def _old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) -> None:
+    """One line for each cloud that has not answered lately."""
+    ages = {row.pool.cloud: row.offer_age_s for row in rows}
+    for cloud, age_s in sorted(ages.items()):
+        if age_s >= OLD_OFFER_S:
+            console.print(Text(f"{cloud} answered last {duration(age_s)} ago: prices may differ"))
 
 
 def _restart(row: PoolView) -> str:

@@ -36,6 +36,8 @@ class PoolPlan(BaseModel):
     on_demand_price: float
     grace_s: float
     dialect: Dialect
+    offer_age_s: float = 0.0
+    """Since the cloud was asked; it grows while the cloud is away."""
     mttp_s: float
     lives: int
     """Lives behind `mttp_s`; 0 means the stated default."""
@@ -103,6 +105,8 @@ class PoolView(BaseModel):
     """USD an hour."""
     on_demand_price: float
     grace_s: float
+    offer_age_s: float = 0.0
+    """Since the cloud was asked; it grows while the cloud is away."""
     lives: int
     """Preemptions seen in this pool."""
     region_lives: int

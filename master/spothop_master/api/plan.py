@@ -14,10 +14,9 @@ from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.api.storage import check_storage
-from spothop_master.clouds.base import PoolInfo
 from spothop_master.core import placement
 from spothop_master.core.facts import Match, Requirements
-from spothop_master.pools import offers
+from spothop_master.pools import Offer, offers, refuse_unanswered
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
 from spothop_master.store import pool_figures
@@ -36,16 +35,17 @@ class PlanRequest(BaseModel):
 @router.post("/plan")
 def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> PlanReply:
     spec = checked_spec(request.spec)
-    infos = offers(services)
-    choices = _order(services, infos, requirements_of(spec))
+    offered = offers(services)
+    choices = _order(services, offered, requirements_of(spec))
     if not choices:
+        refuse_unanswered(services)  # one of those may have it
         raise no_pool(spec)
     check_storage(spec, services.clouds)
     with services.db.read() as session:
         known = pool_figures.of_pools(
             session, [choice.pool for choice in choices], services.settings, now=services.clock()
         )
-    pools = [_pool_plan(infos[choice.pool], known[choice.pool]) for choice in choices]
+    pools = [_pool_plan(offered[choice.pool], known[choice.pool]) for choice in choices]
     return PlanReply(pools=pools, storage=spec.checkpoint.storage or services.settings.storage_url)
 
 
@@ -57,13 +57,14 @@ def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:
 
 
 def check_pools(services: Services, spec: JobSpec) -> None:
-    """Refuse a job that no pool can ever match; prices and clouds that are away may change."""
+    """Refuse a job that no pool can ever match. Prices may change, and a cloud that never answered
+    may have its pool: neither is a reason."""
     try:
-        infos = offers(services)
+        offered = offers(services)
     except ApiError:
         return
     anyprice = requirements_of(spec.model_copy(update={"resources": _at_any_price(spec)}))
-    if not _order(services, infos, anyprice):
+    if not _order(services, offered, anyprice) and not services.watcher.unanswered():
         raise no_pool(spec)
 
 
@@ -94,21 +95,23 @@ def _at_any_price(spec: JobSpec) -> Any:
 
 
 def _order(
-    services: Services, infos: Mapping[Pool, PoolInfo], requirements: Requirements
+    services: Services, offered: Mapping[Pool, Offer], requirements: Requirements
 ) -> list[placement.Choice]:
-    prices = {pool: info.price for pool, info in infos.items()}
+    prices = {pool: offer.info.price for pool, offer in offered.items()}
     return placement.order(
         prices, requirements, avoid_s=services.settings.avoid_s, now=services.clock()
     )
 
 
-def _pool_plan(info: PoolInfo, known: pool_figures.PoolFigures) -> PoolPlan:
+def _pool_plan(offer: Offer, known: pool_figures.PoolFigures) -> PoolPlan:
+    info = offer.info
     return PoolPlan(
         pool=info.pool,
         spot_price=info.price,
         on_demand_price=info.on_demand_price,
         grace_s=info.grace_s,
         dialect=info.dialect,
+        offer_age_s=offer.age_s,
         mttp_s=known.rate.mttp_s,
         lives=known.region_lives,
         restart_s=known.restart_s,

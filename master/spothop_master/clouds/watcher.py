@@ -1,7 +1,14 @@
 """What the clouds said lately: their listings and their offers, read in the background.
 
-A cloud that is slow or away delays nobody: decisions use the newest answer there is, which carries
-when its asking began.
+It is the only caller of `Cloud.list` and `Cloud.pools`: the loops and the routes read its newest
+answers. A cloud that is slow or away therefore delays nobody, however many ask, and is asked no
+more often than it allows. Three rules:
+
+1. At most one question of a kind is on its way to each cloud. A question that failed is asked again
+   after a back-off, and the last answer stays meanwhile.
+2. An answer carries when its asking began. What happened later may be missing in it, so a reader
+   who needs an answer from after some moment compares `began_at`, never the time of arrival.
+3. Answers only get newer: by rule 1 no older one can arrive after a newer one.
 """
 
 from __future__ import annotations
@@ -9,10 +16,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from spothop.backoff import delay_s
 from spothop.wire import Pool
@@ -22,6 +30,12 @@ log = logging.getLogger(__name__)
 
 BACKOFF_BASE_S, BACKOFF_MAX_S = 1.0, 30.0
 
+ADAPTER_FAULT = "its adapter failed; the master's log has the trace"
+"""For users, in place of an error that nobody wrote for them."""
+
+LIST, OFFERS = "list", "offers"
+"""The two kinds of questions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
@@ -29,7 +43,11 @@ class Listing:
 
     began_at: datetime
     """A VM that was launched after this may be missing."""
-    by_token: Mapping[str, Vm]
+    vms: Sequence[Vm]
+
+    @cached_property
+    def by_token(self) -> Mapping[str, Vm]:
+        return {vm.token: vm for vm in self.vms}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +55,7 @@ class Offers:
     """One answer of `Cloud.pools`."""
 
     began_at: datetime
-    pools: Mapping[Pool, PoolInfo]
+    by_pool: Mapping[Pool, PoolInfo]
 
 
 @dataclass(kw_only=True)
@@ -45,7 +63,10 @@ class _Asked:
     """How one question to one cloud goes."""
 
     busy: bool = False
+    began_at: datetime
     failures: int = 0
+    error: str = ""
+    """Why the last asking failed; empty when it did not."""
     next_at: datetime | None = None
 
 
@@ -73,17 +94,14 @@ class CloudWatcher:
         self._listings: dict[str, Listing] = {}
         self._offers: dict[str, Offers] = {}
         self._asked: dict[tuple[str, str], _Asked] = {}
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    # -- listings --------------------------------------------------------------------------------
 
     def listing(self, cloud: str) -> Listing | None:
         """The newest; None while it has not answered."""
         return self._listings.get(cloud)
-
-    def offers(self) -> dict[Pool, PoolInfo] | None:
-        """Of all clouds that answered; None while some have not and no answer has a pool."""
-        answered = list(self._offers.values())
-        pools = {pool: info for offer in answered for pool, info in offer.pools.items()}
-        return pools if pools or len(answered) == len(self._clouds) else None
 
     def ask_listing(self, cloud: str) -> None:
         """Unless its listing is fresh, on its way, or it just failed."""
@@ -92,20 +110,74 @@ class CloudWatcher:
         known = self._listings.get(cloud)
         every = timedelta(seconds=self._clouds[cloud].list_every_s)
         if known is None or self._clock() - known.began_at >= every:
-            self._ask("list", cloud, self._list)
+            self._ask(LIST, cloud, self._list)
+
+    def fresh_listing(self, cloud: str, *, wait_s: float) -> Listing | None:
+        """The newest, after asking for one if it is not fresh, and waiting `wait_s` seconds at most
+        for the answer. Still the one before if the cloud is away; None while it never answered."""
+        self.ask_listing(cloud)
+        self._wait(lambda: self._is_idle(LIST, cloud), wait_s)
+        return self.listing(cloud)
+
+    # -- offers ----------------------------------------------------------------------------------
+
+    def offers(self) -> dict[Pool, PoolInfo] | None:
+        """Of all clouds that answered; None while some have not and no answer has a pool."""
+        answered = self.offers_by_cloud()
+        pools = {pool: info for offer in answered.values() for pool, info in offer.by_pool.items()}
+        return pools if pools or len(answered) == len(self._clouds) else None
+
+    def offers_by_cloud(self) -> dict[str, Offers]:
+        """The newest of each cloud that ever answered."""
+        return dict(self._offers)
+
+    def unanswered(self) -> dict[str, str]:
+        """Clouds that never said what they offer, and why: empty while no asking has failed."""
+        found = {}
+        for cloud in self._clouds:
+            if cloud not in self._offers:
+                asked = self._asked.get((OFFERS, cloud))
+                found[cloud] = asked.error if asked else ""
+        return found
 
     def ask_offers(self) -> None:
+        """Every cloud, unless its offers are fresh, on their way, or it just failed."""
         for cloud in self._clouds:
             known = self._offers.get(cloud)
             if known is None or self._clock() - known.began_at >= self._offers_every:
-                self._ask("offers", cloud, self._pools)
+                self._ask(OFFERS, cloud, self._pools)
+
+    def wait_for_first_offers(self, *, wait_s: float) -> None:
+        """Until each cloud has answered once, or failed, or has had `wait_s` seconds for it. Later
+        it returns at once."""
+        now = self._clock()
+        late = [
+            wait_s - (now - asked.began_at).total_seconds()
+            for cloud in self.unanswered()
+            if (asked := self._asked.get((OFFERS, cloud))) is not None and asked.busy
+        ]
+        if late:
+            self._wait(
+                lambda: all(self._is_idle(OFFERS, cloud) for cloud in self.unanswered()), max(late)
+            )
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Nobody waits any longer; answers that are on their way are waited for."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._executor.shutdown(wait=True)
 
     def _ask(self, what: str, cloud: str, question: Callable[[str], bool]) -> None:
-        with self._lock:
-            asked = self._asked.setdefault((what, cloud), _Asked())
-            if asked.busy or (asked.next_at is not None and self._clock() < asked.next_at):
+        now = self._clock()
+        with self._changed:
+            asked = self._asked.setdefault((what, cloud), _Asked(began_at=now))
+            too_early = asked.next_at is not None and now < asked.next_at
+            if asked.busy or too_early or self._closed:
                 return
-            asked.busy = True
+            asked.busy, asked.began_at = True, now
         self._executor.submit(self._answer, what, cloud, question, asked)
 
     def _answer(
@@ -114,19 +186,19 @@ class CloudWatcher:
         try:
             news = question(cloud)
         except CloudError as error:
-            self._failed(what, cloud, asked, error)
-        except Exception as error:  # a fault of the adapter must not end asking for ever
+            self._failed(what, cloud, asked, str(error))
+        except Exception:  # a fault of the adapter must not end asking for ever
             log.exception("cloud %s: %s failed", cloud, what)
-            self._failed(what, cloud, asked, error)
+            self._failed(what, cloud, asked, ADAPTER_FAULT)
         else:
-            with self._lock:
-                asked.busy, asked.failures, asked.next_at = False, 0, None
+            with self._changed:
+                asked.busy, asked.failures, asked.error, asked.next_at = False, 0, "", None
+                self._changed.notify_all()
             if news:
                 self._news()
 
-    def _failed(self, what: str, cloud: str, asked: _Asked, error: Exception) -> None:
-        with self._lock:
-            asked.busy = False
+    def _failed(self, what: str, cloud: str, asked: _Asked, error: str) -> None:
+        with self._changed:
             asked.failures += 1
             wait_s = delay_s(
                 asked.failures,
@@ -135,16 +207,27 @@ class CloudWatcher:
                 jitter=self._rng.random(),
             )
             asked.next_at = self._clock() + timedelta(seconds=wait_s)
+            asked.busy, asked.error = False, error
+            self._changed.notify_all()
         log.warning("cloud %s: %s: %s; again in %.1f s", cloud, what, error, wait_s)
+
+    def _is_idle(self, what: str, cloud: str) -> bool:
+        """It answered, or failed, or was not asked: nothing is on its way."""
+        asked = self._asked.get((what, cloud))
+        return asked is None or not asked.busy
+
+    def _wait(self, done: Callable[[], bool], wait_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: done() or self._closed, timeout=max(0.0, wait_s))
 
     def _list(self, cloud: str) -> bool:
         began_at, known = self._clock(), self._listings.get(cloud)
-        by_token = {vm.token: vm for vm in self._clouds[cloud].list(self._owner)}
-        self._listings[cloud] = Listing(began_at=began_at, by_token=by_token)
-        return known is None or known.by_token != by_token
+        vms = tuple(self._clouds[cloud].list(self._owner))
+        listing = self._listings[cloud] = Listing(began_at=began_at, vms=vms)
+        return known is None or known.by_token != listing.by_token
 
     def _pools(self, cloud: str) -> bool:
         began_at, known = self._clock(), self._offers.get(cloud)
-        pools = {info.pool: info for info in self._clouds[cloud].pools()}
-        self._offers[cloud] = Offers(began_at=began_at, pools=pools)
-        return known is None or known.pools != pools
+        by_pool = {info.pool: info for info in self._clouds[cloud].pools()}
+        self._offers[cloud] = Offers(began_at=began_at, by_pool=by_pool)
+        return known is None or known.by_pool != by_pool

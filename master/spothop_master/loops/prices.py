@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop_master.clouds.base import Cloud, CloudError, PoolInfo
+from spothop_master.clouds.base import PoolInfo
+from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Price
 
-log = logging.getLogger(__name__)
-
 
 class Prices:
-    """One row a pool and change, in USD an hour."""
+    """One row a pool and change, in USD an hour. The watcher asks the clouds, as often as its
+    `offers_every_s` says; a pass without a new answer costs nothing."""
 
-    def __init__(
-        self, db: Database, clouds: Mapping[str, Cloud], clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, db: Database, watcher: CloudWatcher) -> None:
         self._db = db
-        self._clouds = clouds
-        self._clock = clock
+        self._watcher = watcher
+        self._recorded: dict[str, datetime] = {}
+        """When the answer that was recorded last began, by cloud."""
 
     def run_once(self) -> None:
-        """Every cloud; one that is away delays only itself."""
-        for name, cloud in self._clouds.items():
-            try:
-                infos = cloud.pools()
-            except CloudError as error:
-                log.warning("cloud %s: prices: %s; again at the next turn", name, error)
-                continue
-            now = self._clock()
-            with self._db.begin() as session:
-                _write(session, infos, now)
+        """Lets the clouds be asked when that is due, and records the answers that there are."""
+        self._watcher.ask_offers()
+        for cloud, offers in self._watcher.offers_by_cloud().items():
+            if self._recorded.get(cloud) != offers.began_at:
+                with self._db.begin() as session:
+                    _write(session, offers.by_pool.values(), offers.began_at)
+                self._recorded[cloud] = offers.began_at
 
 
-def _write(session: Session, infos: Sequence[PoolInfo], now: datetime) -> None:
+def _write(session: Session, infos: Iterable[PoolInfo], at: datetime) -> None:
     for info in infos:
         pool = info.pool
         newest = session.scalar(
@@ -62,6 +57,6 @@ def _write(session: Session, infos: Sequence[PoolInfo], now: datetime) -> None:
                     vm_type=pool.vm,
                     spot=pool.spot,
                     price=info.price,
-                    at=now,
+                    at=at,
                 )
             )

@@ -56,46 +56,36 @@ class Supervisor:
         db: Database,
         clouds: Mapping[str, Cloud],
         settings: MasterSettings,
+        *,
+        watcher: CloudWatcher,
         heartbeats: Heartbeats,
         directives: DirectiveCache,
         clock: Callable[[], datetime],
+        wake: threading.Event | None = None,
         chaos: Chaos | None = None,
-        *,
         executor: Executor | None = None,
         rng: random.Random | None = None,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        self.wake = threading.Event()
+        self.wake = wake or threading.Event()
         """Set it (from any thread) to let the loop look at once."""
         self._db = db
         self._clouds = clouds
         self._settings = settings
+        self._watcher = watcher
         self._heartbeats = heartbeats
         self._directives = directives
         self._clock = clock
         self._chaos = chaos or Chaos(POINTS)
         self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
-        self._asking = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher")
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
         self._busy: set[str] = set()
         self._asked: dict[str, datetime] = {}
         self._in_use: list[str] = []
         self._began = False
-        self.watcher = CloudWatcher(
-            clouds,
-            settings.owner,
-            executor=self._asking,
-            clock=clock,
-            rng=self._rng,
-            offers_every_s=settings.prices_every_s,
-            news=self.wake.set,
-        )
         self._observed = Observed(
-            watcher=self.watcher,
-            heartbeats=heartbeats,
-            asked=self._asked,
-            limits=limits_of(settings),
+            watcher=watcher, heartbeats=heartbeats, asked=self._asked, limits=limits_of(settings)
         )
 
     # -- the loop --------------------------------------------------------------------------------
@@ -116,7 +106,7 @@ class Supervisor:
         while not self.wake.wait(min(left_s, LISTEN_S)) and left_s > LISTEN_S:
             left_s -= LISTEN_S
             for cloud in self._in_use:
-                self.watcher.ask_listing(cloud)
+                self._watcher.ask_listing(cloud)
         self.wake.clear()
 
     def run_once(self) -> None:
@@ -129,9 +119,9 @@ class Supervisor:
             job_ids = jobs_to_watch(session)
             self._in_use = clouds_in_use(session)
         if job_ids:
-            self.watcher.ask_offers()
+            self._watcher.ask_offers()
         for cloud in self._in_use:
-            self.watcher.ask_listing(cloud)
+            self._watcher.ask_listing(cloud)
         for job_id in job_ids:
             try:
                 self._look(job_id)
@@ -143,7 +133,6 @@ class Supervisor:
     def close(self) -> None:
         """Wait for calls under way; their results are written."""
         self._executor.shutdown(wait=True)
-        self._asking.shutdown(wait=True)
 
     # -- one job ---------------------------------------------------------------------------------
 
@@ -237,7 +226,7 @@ class Supervisor:
             owner=self._settings.owner,
             master_url=self._settings.public_url,
             new_token=self._new_token,
-            offers=self.watcher.offers() or {},
+            offers=self._watcher.offers() or {},
             heartbeats=self._heartbeats,
         )
 

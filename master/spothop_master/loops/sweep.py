@@ -1,6 +1,7 @@
 """Ends what no row owns: each cloud's listing by owner tag against our rows.
 
 Rows that are `terminating` are the supervise loop's: it asks until the listing says they are over.
+When a VM without a living row may be ended is decided in `core.orphans`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from sqlalchemy import select
 
 from spothop.wire import VmState
 from spothop_master.clouds.base import Cloud, CloudError, CloudVmState
+from spothop_master.clouds.watcher import CloudWatcher, Listing
 from spothop_master.core import orphans
+from spothop_master.core.orphans import Orphan
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Event, VmRow
 
 log = logging.getLogger(__name__)
 
 GRACE = timedelta(seconds=5)
+
+WAIT_S = 30.0
+"""For one cloud's listing; a later answer is for the next pass."""
 
 
 class Sweep:
@@ -29,38 +35,47 @@ class Sweep:
         self,
         db: Database,
         clouds: Mapping[str, Cloud],
-        owner: str,
+        watcher: CloudWatcher,
         clock: Callable[[], datetime],
         *,
         grace: timedelta = GRACE,
     ) -> None:
         self._db = db
         self._clouds = clouds
-        self._owner = owner
+        self._watcher = watcher
         self._clock = clock
         self._grace = grace
-        self._strays: dict[str, dict[str, orphans.Orphan]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._orphans: dict[str, dict[str, Orphan]] = {}
+        self._looked_at: dict[str, datetime] = {}
+        """When the listing that was looked at last began, by cloud."""
+        self._noted: set[tuple[str, str]] = set()
 
     def run_once(self) -> None:
         """Every cloud; one that is away delays only itself."""
+        for name in self._clouds:
+            self._watcher.ask_listing(name)
         for name, cloud in self._clouds.items():
+            listing = self._watcher.fresh_listing(name, wait_s=WAIT_S)
+            if listing is None or listing.began_at == self._looked_at.get(name):
+                continue  # away: a listing that was looked at before proves nothing more
+            self._looked_at[name] = listing.began_at
             try:
-                self._sweep(name, cloud)
+                self._sweep(name, cloud, listing)
             except CloudError as error:
                 log.warning("cloud %s: sweep: %s; again at the next one", name, error)
 
-    def _sweep(self, name: str, cloud: Cloud) -> None:
-        listed = cloud.list(self._owner)
-        living = {vm.id: vm.token for vm in listed if vm.state is not CloudVmState.TERMINATED}
-        now = self._clock()
-        strays = orphans.look(
-            living, self._rows(set(living.values())), self._strays.get(name, {}), now=now
+    def _sweep(self, name: str, cloud: Cloud, listing: Listing) -> None:
+        living = {vm.id: vm.token for vm in listing.vms if vm.state is not CloudVmState.TERMINATED}
+        found = orphans.look(
+            living,
+            self._rows(set(living.values())),
+            self._orphans.get(name, {}),
+            listed_at=listing.began_at,
         )
-        self._strays[name] = strays
-        for stray in orphans.to_terminate(strays, grace=self._grace, now=now):
-            cloud.terminate(stray.cloud_id)
-            self._tell(name, stray, now)
+        self._orphans[name] = found
+        for orphan in orphans.to_terminate(found, grace=self._grace):
+            cloud.terminate(orphan.cloud_id)
+            self._note(name, orphan)
 
     def _rows(self, tokens: set[str]) -> dict[str, VmState]:
         with self._db.read() as session:
@@ -69,21 +84,21 @@ class Sweep:
             ).all()
         return {row[0]: VmState(row[1]) for row in found}
 
-    def _tell(self, cloud: str, stray: orphans.Orphan, now: datetime) -> None:
+    def _note(self, cloud: str, orphan: Orphan) -> None:
         """Once a VM; the termination itself is asked for again until the listing agrees."""
-        if (cloud, stray.cloud_id) in self._told:
+        if (cloud, orphan.cloud_id) in self._noted:
             return
-        self._told.add((cloud, stray.cloud_id))
+        self._noted.add((cloud, orphan.cloud_id))
         with self._db.begin() as session:
-            row = session.scalar(select(VmRow).where(VmRow.token == stray.token))
+            row = session.scalar(select(VmRow).where(VmRow.token == orphan.token))
             why = "its row is over" if row else "no row has its token"
             session.add(
                 Event(
-                    at=now,
+                    at=self._clock(),
                     job_id=row.job_id if row else None,
                     vm_id=row.id if row else None,
                     kind="orphan",
-                    text=f"terminating {cloud} VM {stray.cloud_id}: {why}",
-                    data={"cloud": cloud, "cloud_id": stray.cloud_id},
+                    text=f"terminating {cloud} VM {orphan.cloud_id}: {why}",
+                    data={"cloud": cloud, "cloud_id": orphan.cloud_id},
                 )
             )

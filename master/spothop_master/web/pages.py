@@ -56,6 +56,9 @@ _templates.filters.update(
 )
 _templates.globals.update(between=format.between, saved=figures.saved)
 
+OLD_OFFER_S = 300.0
+"""From this age on, a cloud's newest answer is shown with its age."""
+
 RECENT = 100
 """Events, checkpoints and attempts on a job's page."""
 
@@ -116,7 +119,10 @@ def vms_page(request: Request, user: Viewer) -> HTMLResponse:
 @router.get("/pools", response_class=HTMLResponse)
 def pools_page(request: Request, user: Viewer) -> HTMLResponse:
     services = _services(request)
-    return _page("pools.html", user=user, pools=pools.pool_views(services))
+    rows = pools.pool_views(services)
+    ages = {row.pool.cloud: row.offer_age_s for row in rows}
+    old = {cloud: age_s for cloud, age_s in sorted(ages.items()) if age_s >= OLD_OFFER_S}
+    return _page("pools.html", user=user, pools=rows, old=old)
 
 
 @router.get("/login", response_class=HTMLResponse)
