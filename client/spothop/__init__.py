@@ -23,6 +23,7 @@ from spothop.training.api import (
     exit_step,
     latest_checkpoint,
     log,
+    saving,
     step_context,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "exit_step",
     "latest_checkpoint",
     "log",
+    "saving",
     "step_context",
 ]

@@ -16,6 +16,7 @@ PUBLIC = [
     "exit_step",
     "latest_checkpoint",
     "log",
+    "saving",
     "step_context",
 ]
 
@@ -42,6 +43,7 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
     assert ours == {
         "spothop",
         "spothop.training.channel",
+        "spothop.training.contexts",
         "spothop.training.metrics",
         "spothop.training.outbox",
         "spothop.training.pipes",

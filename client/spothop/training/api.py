@@ -1,8 +1,8 @@
 """The training API: what a training script calls. See `spothop` for the four lines.
 
 Steps are completed steps since the job began. Outside a spothop job (no SPOTHOP_RUN_DIR) every call
-is a cheap no-op. One process trains per rank: the API is off in a forked child of a process that
-used it, such as a data loader's worker.
+is a cheap no-op. One process trains per rank. A forked child of a process that used the API, such
+as a data loader's worker, is silent until it calls something that only a training process does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import atexit
 import os
 import time
 
-from spothop.training.session import Session, StepContext
+from spothop.training.contexts import Save, StepContext
+from spothop.training.session import Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _default: Session | None = None
+_forked_at: int | None = None
+"""This process was forked from one that had a session and had completed so many steps."""
 
 
 def enter_step() -> None:
@@ -51,16 +54,30 @@ def check_save() -> bool:
     return (_default or _start()).check_save()
 
 
-def backup(path: str | os.PathLike[str]) -> None:
+def saving(step: int | None = None) -> Save:
+    """`with sp.saving() as save:` marks a save: when it began, and of which step it is.
+
+    Not needed where `backup()` follows the save at once. It is for saves that are handed over
+    later, from a thread: call `save.backup(path)` there. A save that raises inside the block is
+    asked for again. `step`: which one the save holds, if it is not the newest completed one.
+    """
+    return (_default or _start()).saving(step)
+
+
+def backup(path: str | os.PathLike[str], step: int | None = None) -> None:
     """Hand over a saved checkpoint, a file or a directory below the job's directory.
 
     It is renamed away at once, so the same name may be written again; it is uploaded in the
     background, and restored to the same relative path. Outside a job the file stays.
 
-    Raises FileNotFoundError (nothing there), ValueError (outside the job's directory, or a symbolic
-    link), OSError (disk full).
+    `step`: how many steps the checkpoint holds, where that is not the newest completed one. A save
+    in the background must say so, or be begun by `saving()`: its content belongs to the step at
+    which it began.
+
+    Raises FileNotFoundError (nothing there), ValueError (outside the job's directory, a symbolic
+    link, or called in another thread without `step`), OSError (disk full).
     """
-    (_default or _start()).backup(path)
+    (_default or _start()).backup(path, step)
 
 
 def latest_checkpoint() -> Path | None:
@@ -92,24 +109,47 @@ def done() -> None:
     (_default or _start()).done()
 
 
-def session_from(environ: Mapping[str, str], *, age_s: float = 0.0) -> Session:
-    """The session that these environment variables describe; off without SPOTHOP_RUN_DIR."""
+def session_from(environ: Mapping[str, str], *, age_s: float = 0.0, quiet: bool = False) -> Session:
+    """The session that these environment variables describe; off without SPOTHOP_RUN_DIR.
+
+    `quiet`: nobody hears of it before it trains.
+    """
     rank = environ.get("LOCAL_RANK", "")
     return Session(
         environ.get("SPOTHOP_RUN_DIR"),
         job_dir=environ.get("SPOTHOP_JOB_DIR", "."),
         rank=int(rank) if rank.isdecimal() else 0,
         age_s=age_s,
+        quiet=quiet,
     )
 
 
 def _start() -> Session:
     """Make the process's own session, at the first call and not at import: workers import too."""
     global _default
-    _default = session_from(os.environ, age_s=_process_age_s())  # noqa: TID251  the API's only reader
-    atexit.register(_default.close)
-    os.register_at_fork(after_in_child=_default.after_fork)
+    environ = os.environ  # noqa: TID251  the API's only reader
+    _default = session_from(environ, age_s=_process_age_s(), quiet=_forked_at is not None)
+    if _forked_at is not None:
+        _default.step = _forked_at
+    else:
+        atexit.register(_close)
+        if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+            os.register_at_fork(after_in_child=_after_fork)
     return _default
+
+
+def _close() -> None:
+    if _default is not None:
+        _default.close()
+
+
+def _after_fork() -> None:
+    """In a forked child: the parent's session is not its own. It gets one when it calls us."""
+    global _default, _forked_at
+    if _default is not None:
+        _forked_at = _default.step
+        _default.after_fork()
+        _default = None
 
 
 def _process_age_s() -> float:

@@ -35,7 +35,7 @@ class Channel:
         self._queue: deque[bytes] = deque(maxlen=QUEUE)
         self._lock = allocate_lock()
         self._decoder = pipes.LineDecoder()
-        self._poller = select.poll()
+        self._poller: select.poll | None = None  # made with the pipes: Windows has none
         self._up = self._down = -1
 
     def open(self, run_dir: str) -> None:
@@ -45,8 +45,9 @@ class Channel:
         """
         self._up = pipes.open_fifo(os.path.join(run_dir, "up"))
         self._down = pipes.open_fifo(os.path.join(run_dir, f"down.{self._stamp['rank']}"))
-        self._poller.register(self._down, select.POLLIN)
-        while self._poller.poll(0):
+        poller = self._poller = select.poll()
+        poller.register(self._down, select.POLLIN)
+        while poller.poll(0):
             os.read(self._down, READ_SIZE)
 
     def send(self, msg: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]]:
         """Messages for this process that have arrived; a quarter of a microsecond if none."""
-        if not self._poller.poll(0) or not self._lock.acquire(False):
+        if self._poller is None or not self._poller.poll(0) or not self._lock.acquire(False):
             return []
         try:
             messages = self._decoder.feed(os.read(self._down, READ_SIZE))
@@ -93,7 +94,7 @@ class Channel:
             if fd >= 0:
                 os.close(fd)
         self._up = self._down = -1
-        self._poller = select.poll()
+        self._poller = None
 
     def _write(self, line: bytes) -> bool:
         try:

@@ -3,8 +3,15 @@
 A request counts from when it arrives to when a backup answers it. A backup answers only what was
 asked before its save began, or could have been: `check_save()` true marks the beginning, and what
 arrives later is answered too only if no step was completed since, because a save at the next check
-would hold the same state. Everything here is in memory and waits for nothing. Times are
-CLOCK_MONOTONIC, seconds. Standard library only: imported by every script.
+would hold the same state.
+
+Step, moment and request belong to the save, not to the process: a save that runs in the background
+is handed over when training is many steps further. Two things tell which save a backup is of: the
+`Save` that `begin_save` gave for it, or the step that the script names. With neither it is the one
+that check_save() asked for, else one that began after the last step.
+
+Everything here is in memory and waits for nothing. Times are CLOCK_MONOTONIC, seconds. Standard
+library only: imported by every script.
 """
 
 from __future__ import annotations
@@ -27,6 +34,21 @@ class SaveRequest:
 
     def due(self, step: int) -> bool:
         return self.at_step is None or step >= self.at_step
+
+
+class Begun:
+    """A save that has begun: the request that it answers, the step that it holds, its moment."""
+
+    __slots__ = ("at", "request", "step")
+
+    def __init__(self, request: SaveRequest | None, step: int, at: float) -> None:
+        self.request = request
+        self.step = step
+        self.at = at
+
+
+UNKNOWN = 0.0
+"""For when a save began of which only its step is known: before every request there is."""
 
 
 class SaveRequests:
@@ -76,21 +98,43 @@ class SaveRequests:
         self.asked_at, self._asked_step = now, step
         return request
 
-    def answered(self, step: int, periodic_began: float) -> tuple[SaveRequest | None, int, float]:
-        """The request that a backup made now answers, the step it holds, and when its save began:
-        `periodic_began` where no check was true before it."""
+    def answered(self, step: int, periodic_began: float, *, named: int | None = None) -> Begun:
+        """The save that a backup made now is of. `periodic_began`: when it began at the earliest
+        where no check was true before it; `named`: the step that the script says it holds."""
         saving = self._saving
+        if named is not None and named != step:
+            if saving is not None and self._asked_step == named:
+                return Begun(saving, named, self.asked_at)
+            return Begun(None, named, UNKNOWN)
         if saving is not None and self._asked_step != step:
-            return saving, self._asked_step, self.asked_at
+            if named is None:
+                return Begun(saving, self._asked_step, self.asked_at)
+            saving = None
         began = periodic_began if saving is None else self.asked_at
         if self.pending is not None and self.pending.due(step):
-            return self.pending, step, began
-        return saving, step, began
+            return Begun(self.pending, step, began)
+        return Begun(saving, step, began)
 
-    def end(self, request: SaveRequest | None, step: int) -> None:
-        """The backup is handed over that answers this request (None: none), and holds `step`."""
-        if request is self.pending:
+    def claim(self, step: int, now: float) -> Begun:
+        """A save begins now, of this step: the request that it answers is nobody else's."""
+        begun = self.answered(step, now)
+        if begun.request is self.pending:
             self.pending = None
-        self._saving = None
-        self.asked_at = -1.0
-        self.checked_step = max(self.checked_step, step)
+        if begun.request is self._saving:
+            self._saving = None
+            self.asked_at = -1.0
+        return begun
+
+    def again(self, begun: Begun) -> None:
+        """Its save failed: the request waits again, unless a newer one does."""
+        if begun.request is not None and self.pending is None:
+            self.pending = begun.request
+
+    def end(self, begun: Begun) -> None:
+        """Its backup is handed over."""
+        if begun.request is self.pending:
+            self.pending = None
+        if begun.request is self._saving or begun.step >= self._asked_step:
+            self._saving = None
+            self.asked_at = -1.0
+        self.checked_step = max(self.checked_step, begun.step)

@@ -11,17 +11,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from _thread import allocate_lock, get_ident
 
 from spothop.training import outbox, pipes
 from spothop.training.channel import Channel
+from spothop.training.contexts import Save, StepContext
 from spothop.training.metrics import Metrics, warn
-from spothop.training.requests import SaveRequests
+from spothop.training.requests import Begun, SaveRequests
 from spothop.training.steps import StepTimes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
     from typing import Any
 
 POLL_EVERY_S = 0.005
@@ -36,27 +37,6 @@ STOP_WAITS_S = 10.0
 """A stop lets a pending save request be answered first, but no longer than this."""
 
 
-class StepContext:
-    """The reusable object behind step_context(): entering and leaving it allocates nothing."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._session.enter_step()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:  # a step that raised is not a completed one
-            self._session.exit_step()
-
-
 class Session:
     """The training API bound to one run directory; `run_dir` None makes every call a no-op."""
 
@@ -64,6 +44,7 @@ class Session:
         "_channel",
         "_clock",
         "_context",
+        "_id_lock",
         "_job_dir",
         "_last_id",
         "_metrics",
@@ -73,11 +54,14 @@ class Session:
         "_next_retry",
         "_on",
         "_poll_every_s",
+        "_quiet",
         "_report_every_s",
         "_requests",
         "_run_dir",
+        "_save",
         "_stop_at",
         "_stop_reason",
+        "_thread",
         "_times",
         "step",
     )
@@ -90,10 +74,12 @@ class Session:
         rank: int = 0,
         clock: Callable[[], float] = time.monotonic,
         age_s: float = 0.0,
+        quiet: bool = False,
         poll_every_s: float = POLL_EVERY_S,
         report_every_s: float = REPORT_EVERY_S,
     ) -> None:
-        """`age_s`: how long the process has been running; its init phase began then."""
+        """`age_s`: how long the process has been running; its init phase began then. `quiet`: the
+        agent hears of it at its first step, check, backup or done, and not before."""
         self.step = 0
         """Completed steps since the job began."""
         now = clock()
@@ -109,9 +95,13 @@ class Session:
         self._next_report = self._next_poll = self._next_retry = self._metrics_due = now
         self._metrics = Metrics()
         self._last_id = 0
+        self._id_lock = allocate_lock()
+        self._save: Save | None = None  # the one whose block training is in
+        self._thread = 0  # that trains
         self._stop_at: float | None = None
         self._stop_reason = ""
         self._on = False
+        self._quiet = quiet
         if run_dir:
             self._open()
 
@@ -120,6 +110,12 @@ class Session:
             warn(f"SPOTHOP_RUN_DIR={self._run_dir} is no folder; running without spothop")
             return
         self._on = True
+        if not self._quiet:
+            self._say_hello()
+
+    def _say_hello(self) -> None:
+        """Not in vain: opening the pipes drains them, which only the process that trains may do."""
+        self._quiet = False
         try:
             self._channel.open(self._run_dir)
         except OSError as error:  # backups still reach the agent through the outbox
@@ -131,13 +127,15 @@ class Session:
     def step_context(self, step: int | None = None) -> StepContext:
         """The context of one step; `step` sets how many steps were completed before it."""
         if step is not None:
-            self.step = step
+            self.step = _whole(step, "step_context")
         return self._context
 
     def enter_step(self) -> None:
         """A step begins. Raises SystemExit(0) after a stop, once a pending save was answered."""
         if not self._on:
             return
+        if self._quiet:
+            self._say_hello()
         now = self._clock()
         if now > self._next_poll + STOP_POLL_EVERY_S:
             self._poll(now)
@@ -145,6 +143,7 @@ class Session:
             self._stop(now)
         init_s = self._times.enter(now, self._requests.asked_at)
         if init_s is not None:
+            self._thread = get_ident()
             self._channel.send({"t": "phase", "phase": "init", "s": round(init_s, 6)})
 
     def exit_step(self) -> None:
@@ -180,6 +179,8 @@ class Session:
         """Is a save wanted now? True once per request; call it between steps."""
         if not self._on:
             return False
+        if self._quiet:
+            self._say_hello()
         now = self._clock()
         if now >= self._next_poll:
             self._poll(now)
@@ -194,38 +195,93 @@ class Session:
         self._channel.send({"t": "saving", "request": request.id, "step": self.step})
         return True
 
-    def backup(self, path: str | os.PathLike[str]) -> None:
+    def saving(self, step: int | None = None) -> Save:
+        """A save begins, of the newest step unless `step` says another; see `Save`."""
+        if not self._on:
+            return Save(self, None)
+        now = self._clock()
+        self._poll(now)
+        if step is None or (step := _whole(step, "saving")) == self.step:
+            return Save(self, self._requests.claim(self.step, now))
+        return Save(self, Begun(None, step, now))
+
+    def enter_save(self, save: Save) -> None:
+        self._save = save
+
+    def leave_save(self, begun: Begun | None) -> None:
+        """The block is left: training goes on, the save perhaps in the background."""
+        self._save = None
+        if begun is not None:
+            self._times.saved(begun.at, self._clock())
+
+    def save_failed(self, begun: Begun) -> None:
+        """It raised: what it was to answer is asked for again at the next check."""
+        self._requests.again(begun)
+
+    def backup(self, path: str | os.PathLike[str], step: int | None = None) -> None:
         """Hand a saved file or directory over; it is renamed away at once.
 
-        Raises FileNotFoundError and ValueError (see `outbox.locate`), OSError from a full disk.
+        `step`: which one it holds, where that is not the newest. Raises FileNotFoundError and
+        ValueError (see `outbox.locate`), ValueError too in another thread than the one that trains
+        when nothing says of which step it is, OSError from a full disk.
         """
         if not self._on:
             outbox.check_exists(path)
             return
-        began = self._clock()
-        self._poll(began)
+        save = self._save
+        if save is not None and step is None and self._thread in (0, get_ident()):
+            save.backup(path)
+            return
+        if step is not None:
+            step = _whole(step, "backup")
+        elif self._thread not in (0, get_ident()):
+            raise ValueError(
+                f"backup(path={os.fspath(path)!r}) in another thread than the one that trains: its"
+                " step is not known; begin the save with `with sp.saving() as save:` in the"
+                " training loop and call save.backup(path) here, or pass step=..."
+            )
+        self._poll(self._clock())
+        self.hand_over(path, self._requests.answered(self.step, self._times.save_from, named=step))
+
+    def hand_over(self, path: str | os.PathLike[str], begun: Begun | None) -> None:
+        """The backup of this save; raises as `backup` does."""
+        if not self._on or begun is None:
+            outbox.check_exists(path)
+            return
+        now = self._clock()
         relative = outbox.locate(path, job_dir=self._job_dir)
-        request, step, save_began = self._requests.answered(self.step, self._times.save_from)
-        self._last_id = max(int(began * 1e9), self._last_id + 1)
+        if self._quiet:
+            self._say_hello()
+        request = begun.request
         meta = {
             "v": 1,
-            "id": f"{self._last_id:020d}-{self._channel.pid}",
+            "id": self._new_id(now),
             "name": os.path.basename(relative),
             "path": relative,
             "is_dir": os.path.isdir(os.path.join(self._job_dir, relative)),
-            "step": step,
+            "step": begun.step,
             "kind": request.kind if request else "periodic",
             "request": request.id if request else None,
-            "delta_s": round(max(0.0, began - save_began), 6),
-            "mono": began,
+            "delta_s": round(max(0.0, now - begun.at), 6) if begun.at else 0.0,
+            "began": begun.at,
+            "mono": now,
         }
         outbox.publish(meta, job_dir=self._job_dir, outbox=os.path.join(self._run_dir, "outbox"))
-        self._report(began)
+        trains = self._thread in (0, get_ident())  # 0: no step yet, so nothing runs beside us
+        if trains:
+            self._report(now)
         self._channel.send(
             {"t": "backup", **{key: meta[key] for key in ("id", "step", "kind", "request")}}
         )
-        self._requests.end(request, step)
-        self._times.saved(save_began, self._clock())
+        self._requests.end(begun)
+        if self._save is None and begun.at and trains:
+            self._times.saved(begun.at, self._clock())
+
+    def _new_id(self, now: float) -> str:
+        """In order of acceptance; two threads never get the same."""
+        with self._id_lock:
+            self._last_id = max(int(now * 1e9), self._last_id + 1)
+            return f"{self._last_id:020d}-{self._channel.pid}"
 
     def _poll(self, now: float) -> None:
         self._next_poll = now + self._poll_every_s
@@ -272,7 +328,7 @@ class Session:
         """
         self._metrics.update(values)
         now = self._clock()
-        if self._on and now >= self._metrics_due:
+        if self._on and not self._quiet and now >= self._metrics_due:
             self._metrics_due = now + self._report_every_s
             self._metrics.offer(self._channel, self.step)
 
@@ -280,6 +336,8 @@ class Session:
         """The job has done all its work: exit code 0 is success from here on."""
         if not self._on:
             return
+        if self._quiet:
+            self._say_hello()
         with open(os.path.join(self._run_dir, "done"), "w"):
             pass
         self._report(self._clock())
@@ -288,7 +346,11 @@ class Session:
     def close(self, *, tries: int = 10, pause: Callable[[float], None] = time.sleep) -> None:
         """At exit: try to send what waits, `tries` times, 10 ms apart."""
         for _ in range(tries):
-            if not self._on or (self._channel.flush() and self._report(self._clock())):
+            if (
+                not self._on
+                or self._quiet
+                or (self._channel.flush() and self._report(self._clock()))
+            ):
                 return
             pause(0.01)
 
@@ -296,3 +358,11 @@ class Session:
         """In a forked child, such as a data loader's worker: it is not the process that trains."""
         self._on = False
         self._channel.close()
+
+
+def _whole(step: Any, call: str) -> int:
+    """Also numpy's and torch's integers. Raises TypeError with the call, the value and a hint."""
+    try:
+        return int(step.__index__())
+    except (AttributeError, TypeError):
+        raise TypeError(f"{call}(step={step!r}): no whole number; pass int(step)") from None
