@@ -54,7 +54,10 @@ class Fleet:
 
     def steps(self) -> dict[str, int]:
         """The newest step that the master knows of each VM that has one."""
-        return self._pairs("SELECT vm_id, last_step FROM attempts WHERE state = 'running'")
+        return self._pairs(
+            "SELECT places.vm_id, last_step FROM places JOIN attempts "
+            "ON attempts.id = attempt_id WHERE attempts.state = 'running'"
+        )
 
     def attempts(self) -> dict[str, int]:
         return self._pairs("SELECT job_id, max(number) FROM attempts GROUP BY job_id")

@@ -182,7 +182,7 @@ def read(database: Database, job_id: str, case: Case) -> Record | None:
         return None  # between two VMs
     if any(newest.last_step <= (a.last_step or 0) for a in trained[:-1]):
         return None
-    vms = [rows[a.vm_id] for a in attempts if a.number <= newest.number]
+    vms = [rows[a.leader.vm_id] for a in attempts if a.number <= newest.number]
     lives = {o.vm_id: o for o in seen if o.kind == "life"}
     before = [lives.get(vm.id) for vm in vms[:-1]]
     if any(life is None or life.censored for life in before):

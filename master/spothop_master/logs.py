@@ -1,4 +1,6 @@
-"""Logs of attempts: files `<home>/logs/<job>/<attempt>.log`, written and read by byte offset.
+"""Logs of places: files `<home>/logs/<job>/<attempt>-<node>.log`, written and read by byte offset.
+
+Node 0 goes on in `<attempt>.log` where there is one: the release before knew one VM an attempt.
 
 The agent sends chunks with the offset at which they begin. A chunk that begins beyond the end
 leaves a gap and is refused (the answer is the expected offset); one that was written before is
@@ -31,12 +33,12 @@ class Logs:
         self._folder = folder
         self._lock = threading.Lock()
 
-    def append(self, job: str, attempt: int, *, offset: int, data: bytes) -> int:
+    def append(self, job: str, attempt: int, node: int = 0, *, offset: int, data: bytes) -> int:
         """Write what is new of a chunk; the offset at which the next one has to begin."""
-        path = self._path(job, attempt)
+        path = self._path(job, attempt, node)
         with self._lock:
             path.parent.mkdir(exist_ok=True)
-            size = self.size(job, attempt)
+            size = self.size(job, attempt, node)
             if offset > size:
                 return size
             new = data[size - offset :]
@@ -45,18 +47,20 @@ class Logs:
                     file.write(new)
             return size + len(new)
 
-    def size(self, job: str, attempt: int) -> int:
+    def size(self, job: str, attempt: int, node: int = 0) -> int:
         try:
-            return self._path(job, attempt).stat().st_size
+            return self._path(job, attempt, node).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def read(self, job: str, attempt: int, *, offset: int, limit: int = 256 * 1024) -> Piece:
+    def read(
+        self, job: str, attempt: int, node: int = 0, *, offset: int, limit: int = 256 * 1024
+    ) -> Piece:
         """At most `limit` bytes from `offset` on; a multi-byte character is never cut in two."""
-        if offset >= self.size(job, attempt):  # far beyond, some file systems refuse the seek
+        if offset >= self.size(job, attempt, node):  # far beyond, some file systems refuse the seek
             return Piece(data=b"", next_offset=offset)
         try:
-            with self._path(job, attempt).open("rb") as file:
+            with self._path(job, attempt, node).open("rb") as file:
                 file.seek(offset)
                 data = file.read(limit)
         except FileNotFoundError:
@@ -65,16 +69,20 @@ class Logs:
             data = _whole_characters(data)
         return Piece(data=data, next_offset=offset + len(data))
 
-    def tail(self, job: str, attempt: int, *, lines: int = 40, limit: int = 16 * 1024) -> str:
+    def tail(
+        self, job: str, attempt: int, node: int = 0, *, lines: int = 40, limit: int = 16 * 1024
+    ) -> str:
         """The last lines, for people."""
-        start = max(0, self.size(job, attempt) - limit)
-        text = self.read(job, attempt, offset=start, limit=limit).data.decode("utf-8", "replace")
+        start = max(0, self.size(job, attempt, node) - limit)
+        piece = self.read(job, attempt, node, offset=start, limit=limit)
+        text = piece.data.decode("utf-8", "replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def _path(self, job: str, attempt: int) -> Path:
+    def _path(self, job: str, attempt: int, node: int = 0) -> Path:
         if not _SAFE.fullmatch(job):
             raise ValueError(f"{job!r} cannot name a log folder")
-        return self._folder / job / f"{attempt:d}.log"
+        old = self._folder / job / f"{attempt:d}.log"
+        return old if node == 0 and old.exists() else old.with_name(f"{attempt:d}-{node:d}.log")
 
 
 def _whole_characters(data: bytes) -> bytes:

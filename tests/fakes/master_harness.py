@@ -162,7 +162,7 @@ class MasterHarness:
     def machine(self, attempt: int | None = None, job_id: str = "job-1") -> Machine:
         """Of this attempt; of the newest one when none is named."""
         chosen = self.attempt(attempt, job_id)
-        token = self.vm(chosen.vm_id).token
+        token = self.vm(chosen.leader.vm_id).token
         return next(m for m in self.cloud.machines.values() if m.token == token)
 
     def join(self, attempt: int | None = None, job_id: str = "job-1") -> ScriptedAgent:

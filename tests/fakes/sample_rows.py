@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Place, VmRow
 
 NOW = datetime(2026, 3, 14, 12, 0, 0, tzinfo=timezone.utc)
 ZONES = ("us-east-1a", "us-east-1c", "us-east-1b")
@@ -87,24 +87,28 @@ def attempt(
     last: int,
 ) -> Attempt:
     preempted = reason == "preempted" and end is not None
-    return Attempt(
-        job_id=job_id,
-        number=number,
+    place = Place(
         vm_id=f"vm-{vm_number}",
-        state="running" if end is None else "ended",
-        reason=reason,
-        fenced_in=end is None,
-        created_at=at(first_step - 3),
+        living=end is None,
         prepared_at=at(first_step - 0.7),
         started_at=at(first_step - 0.3),
         first_step_at=at(first_step),
         notice_at=at((end or 0) - 2) if preempted else None,
         notice_fits=True if preempted else None,
         step_at_notice=last - 40 if preempted else None,
+        last_step=last,
+    )
+    return Attempt(
+        job_id=job_id,
+        number=number,
+        state="running" if end is None else "ended",
+        reason=reason,
+        fenced_in=end is None,
+        created_at=at(first_step - 3),
         ended_at=None if end is None else at(end),
         restored_step=restored,
-        last_step=last,
         step_s=1.1,
+        places=[place],
     )
 
 

@@ -434,6 +434,7 @@ def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMas
         lambda *args: counted.append(args[2]),
     )
     master.submit()
+    master.look()  # it has an attempt, as the others have
     counted.clear()
     master.get(JOBS)
     alone = len(counted)

@@ -32,7 +32,7 @@ def harness(tmp_path: Path) -> Iterator[MasterHarness]:
 
 def states(harness: MasterHarness) -> tuple[str, str, str]:
     newest = harness.attempt()
-    return harness.job().state, newest.state, harness.vm(newest.vm_id).state
+    return harness.job().state, newest.state, harness.vm(newest.leader.vm_id).state
 
 
 def all_over(harness: MasterHarness) -> bool:
@@ -88,8 +88,8 @@ def test_a_notice_brings_the_replacement_in_the_same_pass_in_another_zone(
     harness.look()
     old, new = harness.attempts()
     assert (old.state, new.state) == ("draining", "preparing")
-    assert harness.vm(new.vm_id).requested_at == harness.clock()
-    assert harness.vm(new.vm_id).zone != harness.vm(old.vm_id).zone
+    assert harness.vm(new.leader.vm_id).requested_at == harness.clock()
+    assert harness.vm(new.leader.vm_id).zone != harness.vm(old.leader.vm_id).zone
     assert harness.job().state == "draining"
 
 
@@ -115,7 +115,7 @@ def test_the_replacement_may_fence_only_after_the_emergency_commit(harness: Mast
     first = harness.attempt(1)
     assert (first.state, first.reason) == ("ended", "preempted")
     harness.settle(2)
-    assert harness.vm(first.vm_id).reason == "preempted"
+    assert harness.vm(first.leader.vm_id).reason == "preempted"
     assert [o.value for o in harness.observations("emergency")] == [1.0]
 
 
@@ -178,7 +178,7 @@ def test_a_preemption_without_notice_is_learnt_from_the_cloud(harness: MasterHar
     (life,) = harness.observations("life")
     assert (life.censored, life.evidence) == (False, "cloud")
     assert [o.value for o in harness.observations("emergency")] == [0.0]
-    assert harness.vm(new.vm_id).zone != harness.vm(old.vm_id).zone
+    assert harness.vm(new.leader.vm_id).zone != harness.vm(old.leader.vm_id).zone
     harness.settle(2)
     next_one = harness.join()
     assert next_one.assignment.fence_now
@@ -192,7 +192,7 @@ def test_an_agent_that_never_joins_is_replaced(harness: MasterHarness) -> None:
     harness.settle(70)
     old = harness.attempt(1)
     assert (old.state, old.reason) == ("ended", "infrastructure")
-    assert harness.vm(old.vm_id).reason == "never_joined"
+    assert harness.vm(old.leader.vm_id).reason == "never_joined"
     assert harness.job().infrastructure_failures == 1
     assert harness.attempt().number == 2
 
@@ -237,7 +237,7 @@ def test_user_failures_try_again_on_the_same_vm_until_the_budget_is_spent(
             agent.report()
             harness.tick()
         assert harness.attempt().number == attempt + 1
-        assert harness.attempt().vm_id == agent.vm
+        assert harness.attempt().leader.vm_id == agent.vm
         assert any(isinstance(d, AssignDirective) for d in agent.obey())
         agent.prepare()
         agent.train(1)

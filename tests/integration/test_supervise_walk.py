@@ -176,7 +176,7 @@ class Walk:
         living = [a for a in attempts if AttemptState(a.state) is not AttemptState.ENDED]
         assert len(living) <= 2
         assert sum(a.fenced_in for a in attempts) <= 1
-        assert len({a.vm_id for a in living}) == len(living)
+        assert len({a.leader.vm_id for a in living}) == len(living)
         tokens = {vm.token for vm in vms}
         assert all(machine.token in tokens for machine in self.harness.cloud.machines.values())
         assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))

@@ -144,7 +144,15 @@ LIFE: list[AnyReport] = [
 def facts(harness: MasterHarness) -> dict[str, object]:
     """What the master holds to be true; no times, no ids of rows."""
     attempts = [
-        (a.number, a.state, a.reason, a.last_step, a.step_at_notice, a.notice_fits, a.exit_code)
+        (
+            a.number,
+            a.state,
+            a.reason,
+            a.last_step,
+            a.step_at_notice,
+            a.notice_fits,
+            a.leader.exit_code,
+        )
         for a in harness.attempts()
     ]
     return {
@@ -174,7 +182,7 @@ def deliver(harness: MasterHarness, first: int, count: int) -> int:
         for seq in range(first, min(first + count, len(LIFE) + 1))
     ]
     with harness.db.begin() as session:
-        return protocol.apply(session, harness.attempt(1).vm_id, batch, now=harness.clock())
+        return protocol.apply(session, harness.attempt(1).leader.vm_id, batch, now=harness.clock())
 
 
 batches = st.tuples(st.integers(1, len(LIFE)), st.integers(1, len(LIFE)))

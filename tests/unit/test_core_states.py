@@ -90,7 +90,7 @@ LIVING = st.builds(
     Living,
     number=st.integers(1, 9),
     state=st.sampled_from([s for s in AttemptState if s is not AttemptState.ENDED]),
-    joined=st.booleans(),
+    joined=st.lists(st.booleans(), min_size=1, max_size=3).map(tuple),
 )
 
 
@@ -118,7 +118,7 @@ def test_a_jobs_state_can_follow_its_attempts_from_every_active_state(
 def test_the_newest_attempt_speaks_for_the_job(
     old: AttemptState | None, new: AttemptState, joined: bool, expected: JobState
 ) -> None:
-    living = [Living(number=2, state=new, joined=joined)]
+    living = [Living(number=2, state=new, joined=(joined,))]
     if old is not None:
-        living.append(Living(number=1, state=old, joined=True))
+        living.append(Living(number=1, state=old, joined=(True,)))
     assert job_state(living) is expected

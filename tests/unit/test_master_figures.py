@@ -11,7 +11,7 @@ from fakes import sample_rows
 from spothop.wire import AttemptView
 from spothop_master.store import vm_views
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
-from spothop_master.store.schema import Attempt
+from spothop_master.store.schema import Attempt, Place
 from spothop_master.web import chart
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -19,7 +19,12 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 def ran(start: int | None, last: int | None, *, state: str = "ended") -> Attempt:
     return Attempt(
-        number=1, state=state, fenced_in=False, restored_step=start, last_step=last, step_s=2.0
+        number=1,
+        state=state,
+        fenced_in=False,
+        restored_step=start,
+        step_s=2.0,
+        places=[Place(vm_id="vm-1", last_step=last)],
     )
 
 

@@ -84,6 +84,28 @@ def test_any_resending_gives_the_same_log(
     assert logs.read("job", 1, offset=0).data == text
 
 
+def test_each_node_has_a_log_of_its_own(logs: Logs) -> None:
+    logs.append("job", 1, 0, offset=0, data=b"zero")
+    logs.append("job", 1, 1, offset=0, data=b"one")
+    logs.append("job", 11, offset=0, data=b"eleven")
+    assert logs.read("job", 1, offset=0).data == b"zero"
+    assert logs.read("job", 1, 1, offset=0).data == b"one"
+    assert (logs.size("job", 1, 2), logs.size("job", 11)) == (0, 6)
+    assert logs.tail("job", 1, 1) == "one"
+
+
+def test_a_log_of_the_release_before_is_read_and_goes_on(tmp_path: Path) -> None:
+    """An attempt that was under way while the master was brought up to date."""
+    logs = Logs(tmp_path)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "1.log").write_bytes(b"before ")
+    assert logs.tail("job", 1) == "before "
+    assert logs.append("job", 1, offset=7, data=b"after") == 12
+    assert logs.read("job", 1, offset=0).data == b"before after"
+    assert logs.append("job", 1, 1, offset=0, data=b"node 1") == 6
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["1-1.log", "1.log"]
+
+
 def test_a_gap_is_answered_with_where_to_go_on(logs: Logs) -> None:
     assert logs.append("job", 1, offset=0, data=b"abc") == 3
     assert logs.append("job", 1, offset=9, data=b"xyz") == 3

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from alembic.util import CommandError
 
-from fakes.old_database import contents, fill, release_1, revision
+from fakes.old_database import at, contents, fill, release_1, revision
 from spothop_master.store.db import Database
-from spothop_master.store.schema import Base
+from spothop_master.store.schema import Attempt, Base
 
 
 @pytest.fixture
@@ -132,3 +132,75 @@ def test_a_migration_that_breaks_a_reference_is_undone(old: Database) -> None:
     with pytest.raises(CommandError, match="1 rows refer to rows that are not there, in events"):
         old.migrate()
     assert revision(old) == "0002"
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+def test_every_attempt_becomes_a_gang_of_one(old: Database) -> None:
+    before = contents(old)
+    old.migrate("0004")
+    after = contents(old)
+    moved = ("prepared_at", "started_at", "first_step_at", "notice_at", "deadline_at",
+             "notice_fits", "step_at_notice", "last_step", "last_step_at", "exit_code",
+             "exit_signal")  # fmt: skip
+    assert len(after["places"]) == len(before["attempts"]) == 4
+    for attempt, place in zip(before["attempts"], after["places"], strict=True):
+        assert (place["attempt_id"], place["node"]) == (attempt["id"], 0)
+        assert (place["vm_id"], place["living"]) == (attempt["vm_id"], attempt["state"] != "ended")
+        assert {name: place[name] for name in moved} == {name: attempt[name] for name in moved}
+        assert (place["address"], place["reason"]) == (None, None)
+    kept = [{k: v for k, v in a.items() if k not in (*moved, "vm_id")} for a in before["attempts"]]
+    assert after["attempts"] == kept
+    for name in set(before) - {"attempts"}:
+        assert after[name] == before[name]
+
+
+def test_the_way_back_from_places_loses_nothing(old: Database) -> None:
+    old.migrate("0003")
+    before, shape = contents(old), schema_of(old)
+    old.migrate("0004")
+    old.downgrade("0003")
+    after = contents(old)
+    in_order = [{name: row[name] for name in before["attempts"][0]} for row in after["attempts"]]
+    assert {**after, "attempts": in_order} == before
+    assert schema_of(old) == shape
+
+
+def test_the_way_back_refuses_attempts_of_several_nodes(old: Database) -> None:
+    old.migrate("0004")
+    fill(old, {"places": [{"id": 9, "attempt_id": 4, "node": 1, "vm_id": "vm-4"}]})
+    before = contents(old)
+    with pytest.raises(CommandError, match="several nodes"):
+        old.downgrade("0003")
+    assert (contents(old), revision(old)) == (before, "0004")
+
+
+@pytest.mark.parametrize(
+    ("place", "living"),
+    [
+        ({"attempt_id": 4, "node": 0, "vm_id": "vm-4"}, False),
+        ({"attempt_id": 1, "node": 1, "vm_id": "vm-2"}, True),
+    ],
+)
+def test_a_node_has_one_place_and_a_vm_one_in_a_living_attempt(
+    old: Database, place: dict[str, Any], living: bool
+) -> None:
+    old.migrate("0004")
+    with pytest.raises(sa.exc.IntegrityError, match="UNIQUE"):
+        fill(old, {"places": [{"id": 9, "living": living, **place}]})
+
+
+def test_one_fenced_in_attempt_a_job_is_guarded_after_the_copying(old: Database) -> None:
+    old.migrate("0004")
+    with pytest.raises(sa.exc.IntegrityError, match="UNIQUE"), old.begin() as session:
+        session.execute(sa.text("UPDATE attempts SET fenced_in = 1 WHERE id = 2"))
+
+
+def test_the_models_read_what_the_migration_made(old: Database) -> None:
+    old.migrate()
+    with old.read() as session:
+        first = session.get_one(Attempt, 1)
+        assert (first.leader.vm_id, first.last_step, first.step_at_notice) == ("vm-1", 700, 690)
+        assert (first.notice_at, first.deadline_at) == (at(50), at(80))
+        assert session.get_one(Attempt, 3).leader.exit_signal == 9

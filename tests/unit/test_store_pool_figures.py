@@ -20,7 +20,16 @@ from spothop.wire import Pool
 from spothop_master.store import observations, policy_inputs, pool_figures
 from spothop_master.store.db import Database
 from spothop_master.store.observations import STATED, StatedPriors
-from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Observation, User, VmRow
+from spothop_master.store.schema import (
+    Attempt,
+    Base,
+    Checkpoint,
+    Job,
+    Observation,
+    Place,
+    User,
+    VmRow,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 A, B = (Pool(cloud="aws", region="us", zone=zone, vm="gpu") for zone in ("us-a", "us-b"))
@@ -219,9 +228,13 @@ def test_the_outcome_of_an_emergency_save(
     censored: bool,
     evidence: str,
 ) -> None:
+    attempt = dict(attempt)
     with db.begin() as session:
         row = vm(session, A)
-        made = Attempt(job_id="j", number=1, vm_id=row.id, state="ended", created_at=NOW, **attempt)
+        noticed = {name: attempt.pop(name) for name in list(attempt) if name.startswith("notice")}
+        place = Place(vm_id=row.id, living=False, **noticed)
+        made = Attempt(job_id="j", number=1, state="ended", created_at=NOW, **attempt)
+        made.places.append(place)
         session.add(made)
         if saved:
             session.add(
@@ -231,7 +244,7 @@ def test_the_outcome_of_an_emergency_save(
                 )
             )  # fmt: skip
         session.flush()
-        observations.emergency(session, row, made, now=NOW)
+        observations.emergency(session, row, place, now=NOW)
         (seen,) = session.scalars(sa.select(Observation))
         assert (seen.value, seen.censored, seen.evidence) == (value, censored, evidence)
 

@@ -156,9 +156,26 @@ class VmView(BaseModel):
     """USD so far."""
 
 
+class PlaceView(BaseModel):
+    """One node of an attempt."""
+
+    node: int
+    vm: str
+    prepared_at: datetime | None = None
+    notice_at: datetime | None = None
+    last_step: int | None = None
+    exit_code: int | None = None
+    """Of the training process; None while it runs, and when a signal ended it."""
+    exit_signal: int | None = None
+    """The Linux signal that ended it."""
+
+
 class AttemptView(BaseModel):
     number: int
     vm: str
+    """Of node 0."""
+    places: list[PlaceView] = Field(default_factory=list)
+    """By node; those of masters before places were known are not told."""
     state: AttemptState
     reason: EndReason | None
     detail: str

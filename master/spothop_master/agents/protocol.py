@@ -40,6 +40,7 @@ def join(
     session_hash: str,
     now: datetime,
     boot_s: float | None = None,
+    address: str | None = None,
     priors: Priors = STATED,
 ) -> tuple[VmRow, Assignment]:
     """The one-time token of a VM becomes its session. Raises BadToken.
@@ -51,9 +52,11 @@ def join(
     if vm is not None and vm.job_id is not None:
         leases.lock(session, vm.job_id)
         session.refresh(vm)
-    attempt = vms.living_attempt(session, vm.id) if vm is not None else None
-    if vm is None or attempt is None or vm.state in VM_LEAVING:
+    place = attempts.living_place(session, vm.id) if vm is not None else None
+    if vm is None or place is None or vm.state in VM_LEAVING:
         raise BadToken("this join token is unknown or used, or its VM is not wanted any more")
+    attempt = place.attempt
+    place.address = address
     job = session.get_one(Job, attempt.job_id)
     if vm.joined_at is None:
         text = f"joined from {vm.zone}"
@@ -112,7 +115,7 @@ def directives(
         why = EndReason(attempt.stop_wanted)
         return [StopDirective(attempt=number, reason=why, save=why is EndReason.PAUSED)]
     told: list[AnyDirective] = []
-    if _is_reassigned(session, attempt):
+    if _is_reassigned(session, vm_id, attempt):
         told.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
     if attempt.may_fence and attempt.fenced_at is None:
         told.append(FenceDirective(attempt=number))
@@ -126,10 +129,10 @@ def directives(
 def is_waiting(session: Session, vm_id: str) -> bool:
     """The VM is ready and idle until the master lets it fence or assigns an attempt."""
     vm = session.get_one(VmRow, vm_id)
-    attempt = vms.living_attempt(session, vm_id)
-    if attempt is None:
+    place = attempts.living_place(session, vm_id)
+    if place is None:
         return vm.state not in VM_LEAVING
-    return attempt.prepared_at is not None and attempt.fenced_at is None
+    return place.prepared_at is not None and place.attempt.fenced_at is None
 
 
 def vm_of_session(session: Session, session_hash: str) -> VmRow | None:
@@ -137,9 +140,9 @@ def vm_of_session(session: Session, session_hash: str) -> VmRow | None:
     return session.scalar(select(VmRow).where(VmRow.session_hash == session_hash))
 
 
-def _is_reassigned(session: Session, attempt: Attempt) -> bool:
+def _is_reassigned(session: Session, vm_id: str, attempt: Attempt) -> bool:
     """Not the VM's first attempt, and nothing of it was heard yet."""
-    if attempt.prepared_at is not None or attempt.started_at is not None:
+    place = next(place for place in attempt.places if place.vm_id == vm_id)
+    if place.prepared_at is not None or place.started_at is not None:
         return False
-    before = attempts.get(session, attempt.job_id, attempt.number - 1)
-    return before is not None and before.vm_id == attempt.vm_id
+    return attempts.place_of(session, vm_id, attempt.number - 1) is not None

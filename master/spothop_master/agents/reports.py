@@ -32,10 +32,10 @@ from spothop.wire import (
     StepsReport,
 )
 from spothop_master.agents import insurance
-from spothop_master.core import verdict
+from spothop_master.core import gang, verdict
 from spothop_master.store import attempts, observations, transitions
 from spothop_master.store.observations import Priors
-from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, Place, VmRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,16 @@ class ReportContext:
     session: Session
     job: Job
     vm: VmRow
-    attempt: Attempt
+    place: Place
     at: datetime
     priors: Priors
 
+    @property
+    def attempt(self) -> Attempt:
+        return self.place.attempt
+
     def note(self, kind: str, text: str, **data: Any) -> None:
-        transitions.record(self.session, kind, text, now=self.at, row=self.attempt, data=data)
+        transitions.record(self.session, kind, text, now=self.at, row=self.place, data=data)
 
 
 def apply_report(
@@ -58,19 +62,17 @@ def apply_report(
 ) -> None:
     """One report, once: the caller checks its number."""
     report = envelope.report
-    attempt = session.scalar(
-        select(Attempt).where(Attempt.vm_id == vm.id, Attempt.number == envelope.attempt)
-    )
-    if attempt is None:
+    place = attempts.place_of(session, vm.id, envelope.attempt)
+    if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
         return
-    job = session.get_one(Job, attempt.job_id)
-    context = ReportContext(session=session, job=job, vm=vm, attempt=attempt, at=at, priors=priors)
+    job = session.get_one(Job, place.attempt.job_id)
+    context = ReportContext(session=session, job=job, vm=vm, place=place, at=at, priors=priors)
     if report.kind in _ALWAYS or _counts(context):
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
-        context.note("late", f"{report.kind} of attempt {attempt.number}, which is over: ignored")
+        context.note("late", f"{report.kind} of attempt {envelope.attempt}, which is over: ignored")
     session.flush()
 
 
@@ -92,7 +94,7 @@ def _phase(context: ReportContext, report: PhaseReport) -> None:
 
 
 def _prepared(context: ReportContext, report: PreparedReport) -> None:
-    context.attempt.prepared_at = context.attempt.prepared_at or context.at
+    context.place.prepared_at = context.place.prepared_at or context.at
     context.note("prepared", f"attempt {context.attempt.number} is prepared in {context.vm.zone}")
 
 
@@ -114,21 +116,21 @@ def _restored(context: ReportContext, report: RestoredReport) -> None:
 
 
 def _started(context: ReportContext, report: StartedReport) -> None:
-    context.attempt.started_at = context.attempt.started_at or context.at
+    context.place.started_at = context.place.started_at or context.at
     context.note("started", f"the process of attempt {context.attempt.number} runs", pid=report.pid)
 
 
 def _steps(context: ReportContext, report: StepsReport) -> None:
-    attempt, took_s = context.attempt, report.step_s + report.load_s
+    attempt, place, took_s = context.attempt, context.place, report.step_s + report.load_s
     done = max(report.count, report.step - (attempt.restored_step or 0), 1)
     share = min(1.0, max(0, report.count) / done)
     before = took_s if attempt.step_s is None else attempt.step_s
     attempt.step_s = before + (took_s - before) * share
-    attempt.last_step = max(report.step, attempt.last_step or 0)
-    attempt.last_step_at = context.at
-    if attempt.first_step_at is None:
+    place.last_step = max(report.step, place.last_step or 0)
+    place.last_step_at = context.at
+    if place.first_step_at is None:
         first = context.at - timedelta(seconds=max(0, report.count - 1) * took_s)
-        attempt.first_step_at = max(first, attempt.started_at or first)
+        place.first_step_at = max(first, place.started_at or first)
         observations.preparation(context.session, context.vm, now=context.at)
     attempts.first_steps(context.session, context.job, context.vm, attempt, now=context.at)
     _reinsure(context)
@@ -205,7 +207,7 @@ def _notice(context: ReportContext, report: NoticeReport) -> None:
     vm.notice_at = vm.notice_at or context.at
     vm.deadline_at = context.at + timedelta(seconds=left_s)
     if first:
-        context.attempt.notice_fits = report.fits
+        context.place.notice_fits = report.fits
     text = f"preemption notice in {vm.zone}: {left_s:.0f} s left; {report.reason or report.event}"
     context.note("notice", text, event=report.event, left_s=left_s, fits=report.fits)
     attempts.notice(context.session, context.job, vm, text=text, now=context.at)
@@ -216,9 +218,9 @@ def _acknowledged(context: ReportContext, report: AcknowledgedReport) -> None:
 
 
 def _exited(context: ReportContext, report: ExitedReport) -> None:
-    context.attempt.exit_code, context.attempt.exit_signal = report.code, report.signal
+    context.place.exit_code, context.place.exit_signal = report.code, report.signal
     if report.step is not None:
-        context.attempt.last_step = max(report.step, context.attempt.last_step or 0)
+        context.place.last_step = max(report.step, context.place.last_step or 0)
     stop = context.attempt.stop_wanted
     found = verdict.of_exit(
         report,
@@ -243,7 +245,15 @@ def _message(context: ReportContext, report: MessageReport) -> None:
 
 
 def _end(context: ReportContext, why: EndReason, detail: str) -> None:
-    attempts.end(context.session, context.job, context.attempt, why, detail=detail, now=context.at)
+    """Of this place's process; the attempt's too, when its places' ends say so."""
+    context.place.reason = why.value
+    reasons = [place.reason for place in context.attempt.places]
+    over = gang.end_of([EndReason(reason) if reason else None for reason in reasons])
+    if over is None:
+        text = f"node {context.place.node} of attempt {context.attempt.number} is done: {detail}"
+        context.note("place", text, reason=why.value)
+        return
+    attempts.end(context.session, context.job, context.attempt, over, detail=detail, now=context.at)
 
 
 def _reinsure(context: ReportContext) -> None:

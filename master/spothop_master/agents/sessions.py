@@ -29,7 +29,7 @@ class Sessions:
         self._db = db
         self._known: dict[str, VmSession] = {}
         self._acked: dict[str, int] = {}
-        self._logs: set[tuple[str, int]] = set()
+        self._nodes: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
     def remembered(self, token: str) -> VmSession | None:
@@ -61,7 +61,7 @@ class Sessions:
         with self._lock:
             self._known = {k: v for k, v in self._known.items() if v.vm != vm_id}
             self._acked.pop(vm_id, None)
-            self._logs = {key for key in self._logs if key[0] != vm_id}
+            self._nodes = {k: v for k, v in self._nodes.items() if k[0] != vm_id}
 
     def acknowledge(self, vm_id: str, seq: int) -> None:
         """Every report of the VM up to `seq` is in the database."""
@@ -73,15 +73,15 @@ class Sessions:
         with self._lock:
             return self._acked.get(vm_id)
 
-    def allow_log(self, vm_id: str, attempt: int) -> None:
-        """This attempt was seen to be the VM's own."""
+    def allow_log(self, vm_id: str, attempt: int, node: int) -> None:
+        """The VM was seen to have this place."""
         with self._lock:
-            self._logs.add((vm_id, attempt))
+            self._nodes[vm_id, attempt] = node
 
-    def writes(self, vm_id: str, attempt: int) -> bool:
-        """False: ask the database."""
+    def node_of(self, vm_id: str, attempt: int) -> int | None:
+        """Whose log the VM writes; None: ask the database."""
         with self._lock:
-            return (vm_id, attempt) in self._logs
+            return self._nodes.get((vm_id, attempt))
 
 
 def vm_is_over(vm_id: str) -> ApiError:

@@ -31,7 +31,8 @@ from spothop_master.api.deps import MOST, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash
 from spothop_master.services import Services
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store import attempts
+from spothop_master.store.schema import Job, VmRow
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
 
@@ -50,7 +51,8 @@ Message = TypeVar("Message", bound=Strict)
 async def join(request: Request, services: ServicesDep) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
     message = await _read(request, JoinRequest)
-    reply = await run_in_threadpool(_join, services, message)
+    address = request.client.host if request.client else None
+    reply = await run_in_threadpool(_join, services, message, address)
     services.wake()
     return reply
 
@@ -99,7 +101,7 @@ async def _session(services: Services, token: str) -> VmSession:
     return known
 
 
-def _join(services: Services, message: JoinRequest) -> JoinReply:
+def _join(services: Services, message: JoinRequest, address: str | None) -> JoinReply:
     session_token = new_session_token()
     now = services.clock()
     try:
@@ -110,6 +112,7 @@ def _join(services: Services, message: JoinRequest) -> JoinReply:
                 session_hash=token_hash(session_token),
                 now=now,
                 boot_s=message.boot_s,
+                address=address,
                 priors=services.settings,
             )
             vm_id = vm.id
@@ -187,19 +190,21 @@ def _own_bundle(services: Services, known: VmSession, sha256: str) -> Path:
 def _append_log(
     services: Services, known: VmSession, attempt: int, offset: int, data: bytes
 ) -> LogReply:
-    if not services.sessions.writes(known.vm, attempt):
+    node = services.sessions.node_of(known.vm, attempt)
+    if node is None:
         with services.db.read() as session:
             row = _refuse_over(services, session, known.vm)
-            query = select(Attempt.id).where(Attempt.vm_id == row.id, Attempt.number == attempt)
-            if session.scalar(query) is None:
+            place = attempts.place_of(session, row.id, attempt)
+            if place is None:
                 raise ApiError(
                     403,
                     "wrong_attempt",
                     f"VM {known.vm!r} has no attempt {attempt}",
                     "drop its log",
                 )
-        services.sessions.allow_log(known.vm, attempt)
-    size = services.logs.append(known.job, attempt, offset=offset, data=data)
+            node = place.node
+        services.sessions.allow_log(known.vm, attempt, node)
+    size = services.logs.append(known.job, attempt, node, offset=offset, data=data)
     return LogReply(next_offset=size)
 
 

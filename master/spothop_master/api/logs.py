@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,7 +19,7 @@ from spothop_master.logs import Piece
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store.schema import Attempt, VmRow
+from spothop_master.store.schema import Attempt, Place, VmRow
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
@@ -41,16 +42,18 @@ async def get_logs(
     services: ServicesDep,
     user: Reader,
     attempt: Count = 0,
+    node: Count = 0,
     offset: Count = 0,
     wait_s: Wait = 0,
 ) -> Response:
-    """Plain text from `offset` (bytes) on. `attempt` 0 is the newest one that wrote anything.
+    """Plain text from `offset` (bytes) on. `attempt` 0 is the newest one that wrote anything;
+    each of its nodes has a log of its own.
 
     Headers: X-Next-Offset, X-Attempt, X-Complete (true when nothing more will come).
     """
 
     def ask() -> Chunk:
-        return _look(services, user, ref, attempt, offset)
+        return _look(services, user, ref, attempt, node, offset)
 
     chunk = await poll(
         services, ask, enough=lambda c: bool(c.piece.data) or c.complete, wait_s=wait_s
@@ -67,31 +70,44 @@ async def get_logs(
     )
 
 
-def _look(services: Services, user: Principal, ref: str, number: int, offset: int) -> Chunk:
+def _look(
+    services: Services, user: Principal, ref: str, number: int, node: int, offset: int
+) -> Chunk:
     with services.db.read() as session:
         job = job_for(session, user, ref)
         job_id, job_is_over = job.id, job.ended_at is not None
-        found = _attempts(session, job_id)
-        over = {row.number: _is_over(row, vm, services) for row, vm in found}
+        found = _places(session, job_id, node)
+        over = {attempt.number: _is_over(attempt, vm, services) for attempt, vm in found}
     if number == 0:
-        number = _newest_with_log(services, job_id, sorted(over, reverse=True))
+        number = _newest_with_log(services, job_id, node, sorted(over, reverse=True))
     elif number not in over:
-        known = f"1 to {max(over)}" if over else "none yet"
-        raise ApiError(
-            404,
-            "no_such_attempt",
-            f"job {job_id!r} has no attempt {number}",
-            f"its attempts: {known}",
-            field="attempt",
-        )
-    piece = services.logs.read(job_id, number, offset=offset)
-    at_end = piece.next_offset >= services.logs.size(job_id, number)
+        raise _no_such_attempt(job_id, number, node, over)
+    piece = services.logs.read(job_id, number, node, offset=offset)
+    at_end = piece.next_offset >= services.logs.size(job_id, number, node)
     return Chunk(attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over))
 
 
-def _attempts(session: Session, job_id: str) -> list[tuple[Attempt, VmRow]]:
-    query = select(Attempt, VmRow).join(VmRow, VmRow.id == Attempt.vm_id)
-    return [(row[0], row[1]) for row in session.execute(query.where(Attempt.job_id == job_id))]
+def _no_such_attempt(job_id: str, number: int, node: int, known: Iterable[int]) -> ApiError:
+    newest = max(known, default=0)
+    which = f"attempt {number}" if node == 0 else f"node {node} in attempt {number}"
+    return ApiError(
+        404,
+        "no_such_attempt",
+        f"job {job_id!r} has no {which}",
+        f"its attempts: {f'1 to {newest}' if newest else 'none yet'}",
+        field="attempt",
+    )
+
+
+def _places(session: Session, job_id: str, node: int) -> list[tuple[Attempt, VmRow]]:
+    """Every attempt that has this node, with the VM there."""
+    query = (
+        select(Attempt, VmRow)
+        .join(Place, Place.attempt_id == Attempt.id)
+        .join(VmRow, VmRow.id == Place.vm_id)
+        .where(Attempt.job_id == job_id, Place.node == node)
+    )
+    return [(row[0], row[1]) for row in session.execute(query)]
 
 
 def _is_over(attempt: Attempt, vm: VmRow, services: Services) -> bool:
@@ -100,8 +116,8 @@ def _is_over(attempt: Attempt, vm: VmRow, services: Services) -> bool:
     return vm.state == VmState.TERMINATED or services.clock() - attempt.ended_at > LATE
 
 
-def _newest_with_log(services: Services, job_id: str, numbers: list[int]) -> int:
+def _newest_with_log(services: Services, job_id: str, node: int, numbers: list[int]) -> int:
     for number in numbers:
-        if services.logs.size(job_id, number):
+        if services.logs.size(job_id, number, node):
             return number
     return numbers[0] if numbers else 0

@@ -67,7 +67,7 @@ def preempt_job(
             select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)
         )
         current = current_attempt(list(attempts))
-        row = session.get(VmRow, current.vm_id) if current else None
+        row = session.get(VmRow, current.leader.vm_id) if current else None
         if row is None or row.state in VM_LEAVING:
             raise _nothing_runs(f"job {job.id!r} has no VM at the moment")
         target = Target.of(row)
@@ -113,7 +113,7 @@ def _preempt(services: Services, target: Target, request: PreemptRequest) -> VmV
     services.wake()
     with services.db.read() as session:
         row = session.get_one(VmRow, target.id)
-        attempts = list(session.scalars(select(Attempt).where(Attempt.vm_id == target.id)))
+        attempts = vm_views.attempts_of(session, [target.id])
         return vm_views.vm_view(row, attempts, now=services.clock())
 
 

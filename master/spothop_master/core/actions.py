@@ -10,19 +10,21 @@ from spothop.wire import EndReason, JobState, Pool, VmReason
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchVm:
-    """A VM for attempt `attempt`, which is new unless its last launch was refused."""
+    """A VM for a node of attempt `attempt`, which is new unless a launch for it was refused."""
 
     attempt: int
+    node: int
     pool: Pool
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssignSame:
-    """A new attempt on a VM that is up."""
+    """A VM that is up takes its node of a new attempt."""
 
     vm: str
     attempt: int
+    node: int
     reason: str
 
 

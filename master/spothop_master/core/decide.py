@@ -54,18 +54,25 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
 
 def ends_of_vms(snapshot: Snapshot) -> list[Action]:
-    """An attempt does not outlive its VM; one whose launch was refused gets another VM instead."""
+    """An attempt outlives none of its VMs; one whose launch was refused gets another VM instead.
+
+    Of several that are over at once, a preemption explains the end: it is nobody's failure.
+    """
     actions: list[Action] = []
     for attempt in snapshot.living:
-        vm = snapshot.vm(attempt.vm)
-        if not vm.alive and vm.reason is not None and vm.reason is not VmReason.LAUNCH_FAILED:
-            why = EndReason.PREEMPTED if vm.notice_at else _END_OF_VM[vm.reason]
-            actions.append(
-                EndAttempt(
-                    attempt=attempt.number, why=why, reason=f"its VM is over: {vm.reason.value}"
-                )
-            )
+        ends = [end for vm in snapshot.vms_of(attempt) if (end := _end_by(vm)) is not None]
+        preempted = [end for end in ends if end[0] is EndReason.PREEMPTED]
+        for why, text in (preempted or ends)[:1]:
+            actions.append(EndAttempt(attempt=attempt.number, why=why, reason=text))
     return actions
+
+
+def _end_by(vm: VmFacts) -> tuple[EndReason, str] | None:
+    """What the VM's end means for an attempt on it; None while it lives or never came up."""
+    if vm.alive or vm.reason is None or vm.reason is VmReason.LAUNCH_FAILED:
+        return None
+    why = EndReason.PREEMPTED if vm.notice_at else _END_OF_VM[vm.reason]
+    return why, f"its VM is over: {vm.reason.value}"
 
 
 def success(snapshot: Snapshot) -> list[Action]:
@@ -123,7 +130,7 @@ def superseded(snapshot: Snapshot) -> list[Action]:
 def hopeless(snapshot: Snapshot) -> list[Action]:
     """A replacement that got a notice before it was fenced in holds nothing worth a grace period.
 
-    VmVerdict it at once makes room for the next one: two VMs of a job at most.
+    Ending it at once makes room for the next one: two attempts of a job at most.
     """
     older_alive = len(snapshot.living) > 1
     newest = snapshot.newest
@@ -150,9 +157,9 @@ def fences(snapshot: Snapshot) -> list[Action]:
 
 def tidy(snapshot: Snapshot) -> list[Action]:
     """VMs that no attempt needs."""
-    needed = {attempt.vm for attempt in snapshot.living}
-    if replace.waits_for_same_vm(snapshot) and snapshot.newest is not None:
-        needed.add(snapshot.newest.vm)
+    needed = {place.vm for attempt in snapshot.living for place in attempt.places}
+    if replace.waits_for_same_vms(snapshot) and snapshot.newest is not None:
+        needed |= {place.vm for place in snapshot.newest.places}
     return [
         ReleaseVm(vm=vm.id, why=VmReason.RELEASED, reason="no attempt needs it")
         for vm in snapshot.vms
@@ -189,8 +196,7 @@ def _wanted_end(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
 
 
 def _stop(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) -> list[Action]:
-    vm = snapshot.vm(attempt.vm)
-    if not vm.alive or vm.joined_at is None:
+    if not any(vm.alive and vm.joined_at is not None for vm in snapshot.vms_of(attempt)):
         return [EndAttempt(attempt=attempt.number, why=why, reason=text)]
     if attempt.stop_wanted is None:
         return [StopAttempt(attempt=attempt.number, why=why, reason=text)]

@@ -16,6 +16,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
+from spothop_master.core import gang
 from spothop_master.core.evidence import EndCause
 
 
@@ -58,6 +59,8 @@ class Requirements:
     user_retries: int = 3
     infrastructure_retries: int = 10
     max_duration_s: float | None = None
+    nodes: int = 1
+    """VMs of one attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +77,26 @@ class JobFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlaceFacts:
+    """One node of an attempt, and the VM that fills it."""
+
+    vm: str
+    node: int = 0
+    prepared_at: datetime | None = None
+    notice_at: datetime | None = None
+    deadline_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptFacts:
     number: int
-    vm: str
+    places: tuple[PlaceFacts, ...]
+    """By node; one at least."""
     state: AttemptState
     reason: EndReason | None = None
     detail: str = ""
     fenced_at: datetime | None = None
     may_fence: bool = False
-    prepared_at: datetime | None = None
-    notice_at: datetime | None = None
-    deadline_at: datetime | None = None
     saved_since_notice: bool = False
     """Its last save after the notice is committed."""
     stop_wanted: EndReason | None = None
@@ -94,6 +106,16 @@ class AttemptFacts:
     @property
     def alive(self) -> bool:
         return self.state is not AttemptState.ENDED
+
+    @property
+    def prepared_at(self) -> datetime | None:
+        """Every place is prepared."""
+        return gang.reached(place.prepared_at for place in self.places)
+
+    @property
+    def notice_at(self) -> datetime | None:
+        """A place has a notice."""
+        return gang.happened(place.notice_at for place in self.places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +178,10 @@ class Snapshot:
 
     def vm(self, vm_id: str) -> VmFacts:
         return next(vm for vm in self.vms if vm.id == vm_id)
+
+    def vms_of(self, attempt: AttemptFacts) -> list[VmFacts]:
+        """By node."""
+        return [self.vm(place.vm) for place in attempt.places]
 
     @property
     def living(self) -> list[AttemptFacts]:

@@ -15,8 +15,8 @@ class Living:
 
     number: int
     state: AttemptState
-    joined: bool
-    """The agent of its VM has joined."""
+    joined: tuple[bool, ...]
+    """Of each place: the agent of its VM has joined."""
 
 
 EVENT_OF = {
@@ -29,7 +29,8 @@ EVENT_OF = {
 
 
 def job_state(living: Sequence[Living]) -> JobState:
-    """What the newest attempt does; `draining` until its VM joins while an older one drains."""
+    """What the newest attempt does, once all of its VMs have joined; `draining` until then while an
+    older one drains."""
     if not living:
         return JobState.QUEUED
     newest = max(living, key=lambda attempt: attempt.number)
@@ -37,6 +38,6 @@ def job_state(living: Sequence[Living]) -> JobState:
         return JobState.DRAINING
     if newest.state is AttemptState.RUNNING:
         return JobState.RUNNING
-    if newest.joined:
+    if all(newest.joined):
         return JobState.PREPARING
     return JobState.ALLOCATING if len(living) == 1 else JobState.DRAINING

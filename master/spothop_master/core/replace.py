@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from spothop.backoff import delay_s
@@ -25,7 +26,7 @@ from spothop_master.core.actions import (
     ResumeJob,
     Wait,
 )
-from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
+from spothop_master.core.facts import AttemptFacts, PlaceFacts, Snapshot, VmFacts
 
 _COUNTED = USER_FAILURES | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
 """Ends after which the next attempt waits."""
@@ -34,39 +35,43 @@ _COUNTED = USER_FAILURES | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
 def replacement(snapshot: Snapshot) -> list[Action]:
     """A new attempt as soon as every living one has a notice; a new VM for a refused launch."""
     newest, job = snapshot.newest, snapshot.job
+    nodes = range(job.requirements.nodes)
     if newest is not None and newest.alive:
-        vm = snapshot.vm(newest.vm)
-        if vm.reason is VmReason.LAUNCH_FAILED:
-            return _launch(snapshot, newest.number, "the launch before it was refused")
+        refused = [place.node for place in newest.places if _was_refused(snapshot, place)]
+        if refused:
+            return _launch(snapshot, newest.number, refused, "the launch before it was refused")
         if newest.state is not AttemptState.DRAINING:
             return []
     if newest is None:
-        return _launch(snapshot, 1, "first attempt")
+        return _launch(snapshot, 1, nodes, "first attempt")
     number = newest.number + 1
     if newest.alive:
-        return _launch(snapshot, number, f"attempt {newest.number} has a notice")
+        return _launch(snapshot, number, nodes, f"attempt {newest.number} has a notice")
     if newest.reason in _COUNTED:
         failures = max(1, job.user_failures, job.infrastructure_failures)
         if wait := _wait(snapshot, newest, failures):
             return wait
         if _waiting(snapshot):
             return []
-        if waits_for_same_vm(snapshot):
+        if waits_for_same_vms(snapshot):
             text = f"again after: {newest.detail}"
-            return [AssignSame(vm=newest.vm, attempt=number, reason=text)]
+            return [
+                AssignSame(vm=place.vm, attempt=number, node=place.node, reason=text)
+                for place in newest.places
+            ]
     ended = newest.reason.value if newest.reason else "ended"
-    return _launch(snapshot, number, f"attempt {newest.number} ended: {ended}")
+    return _launch(snapshot, number, nodes, f"attempt {newest.number} ended: {ended}")
 
 
-def waits_for_same_vm(snapshot: Snapshot) -> bool:
-    """The newest attempt failed by itself on a VM that is fit for another one."""
+def waits_for_same_vms(snapshot: Snapshot) -> bool:
+    """The newest attempt failed by itself, on VMs that are all fit for another one."""
     newest = snapshot.newest
     if newest is None or newest.alive or snapshot.job.wanted is not Wanted.RUNNING:
         return False
     if snapshot.job.state in JOB_ENDED:
         return False
-    vm = snapshot.vm(newest.vm)
-    return newest.reason in USER_FAILURES and _fit(snapshot, vm)
+    fit = all(_fit(snapshot, vm) for vm in snapshot.vms_of(newest))
+    return newest.reason in USER_FAILURES and fit
 
 
 def resume(snapshot: Snapshot) -> list[Action]:
@@ -95,6 +100,15 @@ def _overtaken(attempt: AttemptFacts, state: JobState) -> EndReason:
     return EndReason.PREEMPTED if noticed and state is JobState.SUCCEEDED else EndReason.CANCELLED
 
 
+def _was_refused(snapshot: Snapshot, place: PlaceFacts) -> bool:
+    return snapshot.vm(place.vm).reason is VmReason.LAUNCH_FAILED
+
+
+def _is_complete(snapshot: Snapshot, attempt: AttemptFacts) -> bool:
+    """It lacks no VM."""
+    return not any(_was_refused(snapshot, place) for place in attempt.places)
+
+
 def _fit(snapshot: Snapshot, vm: VmFacts) -> bool:
     up = vm.state in (VmState.READY, VmState.RUNNING) and vm.notice_at is None
     return up and vm.silent_s < snapshot.limits.suspect_after_s
@@ -112,7 +126,8 @@ def _wait(snapshot: Snapshot, newest: AttemptFacts, failures: int) -> list[Actio
     return [_back_off(snapshot, failures, newest.detail)]
 
 
-def _launch(snapshot: Snapshot, attempt: int, why: str) -> list[Action]:
+def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) -> list[Action]:
+    """All in one pool: the nodes of a gang talk to each other at every step."""
     if _waiting(snapshot) or snapshot.offers is None:
         return []
     job, limits = snapshot.job, snapshot.limits
@@ -125,7 +140,8 @@ def _launch(snapshot: Snapshot, attempt: int, why: str) -> list[Action]:
         text = f"{len(choices)} pools refused"
         return [_back_off(snapshot, job.refusals // len(choices), text)]
     first = choices[0]
-    return [LaunchVm(attempt=attempt, pool=first.pool, reason=f"{why}; {first.reason}")]
+    text = f"{why}; {first.reason}"
+    return [LaunchVm(attempt=attempt, node=node, pool=first.pool, reason=text) for node in nodes]
 
 
 def _refused_since_wait(snapshot: Snapshot) -> bool:
@@ -139,7 +155,7 @@ def _no_pool(snapshot: Snapshot) -> list[Action]:
     final = [vm for vm in snapshot.vms if vm.refusal in placement.FINAL]
     if final:
         text = f"no pool is left: {final[-1].pool} answered {final[-1].refusal}"
-        if any(snapshot.vm(a.vm).reason is not VmReason.LAUNCH_FAILED for a in snapshot.living):
+        if any(_is_complete(snapshot, attempt) for attempt in snapshot.living):
             return [_back_off(snapshot, 99, f"{text}; the attempt with the notice goes on")]
         return finish(snapshot, JobState.FAILED, text)
     return [

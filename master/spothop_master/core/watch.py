@@ -41,7 +41,9 @@ def silence(snapshot: Snapshot) -> list[Action]:
 
 
 def past_deadline(snapshot: Snapshot, attempt: AttemptFacts) -> bool:
-    return attempt.deadline_at is not None and _over(snapshot, attempt.deadline_at)
+    """Of every place: until then one of them may still commit."""
+    deadlines = [place.deadline_at for place in attempt.places]
+    return all(deadline is not None and _over(snapshot, deadline) for deadline in deadlines)
 
 
 def _over(snapshot: Snapshot, deadline: datetime) -> bool:

@@ -89,7 +89,7 @@ def apply(
             _of_vm(session, snapshot, action, means.heartbeats, now)
         case AssignSame():
             row = session.get_one(VmRow, action.vm)
-            attempts.place(session, job, row, action.attempt, reason=action.reason, now=now)
+            _place(session, job, row, action, now)
         case EndAttempt() | AllowFence() | StopAttempt():
             _of_attempt(session, job, action, now)
         case Wait():
@@ -120,7 +120,7 @@ def _launch(
         dialect=info.dialect,
     )
     row = vms.request(session, job, order, reason=action.reason, now=now)
-    attempts.place(session, job, row, action.attempt, reason=action.reason, now=now)
+    _place(session, job, row, action, now)
     user_data = AgentConfig(
         master=means.master_url,
         token=join_token,
@@ -135,6 +135,12 @@ def _launch(
         max_price=jobs.spec_of(job).resources.max_price,
     )
     return [Launch(vm=name, cloud=info.pool.cloud, token=client_token, spec=spec)]
+
+
+def _place(
+    session: Session, job: Job, vm: VmRow, action: LaunchVm | AssignSame, now: datetime
+) -> None:
+    attempts.place(session, job, vm, action.attempt, action.node, reason=action.reason, now=now)
 
 
 def _of_vm(

@@ -28,6 +28,7 @@ from spothop_master.core.facts import (
     JobFacts,
     Limits,
     Match,
+    PlaceFacts,
     Requirements,
     Sighting,
     Snapshot,
@@ -36,7 +37,7 @@ from spothop_master.core.facts import (
 from spothop_master.core.placement import FINAL
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.observations import saved_since_notice
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
 
 ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
@@ -119,7 +120,7 @@ def _vms(
 ) -> list[VmRow]:
     matters = or_(
         VmRow.state.in_(ALIVE),
-        VmRow.id.in_([attempt.vm_id for attempt in attempts]),
+        VmRow.id.in_([place.vm_id for attempt in attempts for place in attempt.places]),
         VmRow.ended_at >= since,
         VmRow.refusal.in_(FINAL),
     )
@@ -145,19 +146,26 @@ def _attempt(session: Session, row: Attempt) -> AttemptFacts:
     noticed = row.notice_at is not None and row.state != AttemptState.ENDED.value
     return AttemptFacts(
         number=row.number,
-        vm=row.vm_id,
+        places=tuple(_place(place) for place in row.places),
         state=AttemptState(row.state),
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
         fenced_at=row.fenced_at,
         may_fence=row.may_fence,
-        prepared_at=row.prepared_at,
-        notice_at=row.notice_at,
-        deadline_at=row.deadline_at,
         saved_since_notice=noticed and saved_since_notice(session, row),
         stop_wanted=EndReason(row.stop_wanted) if row.stop_wanted else None,
         stop_at=row.stop_at,
         ended_at=row.ended_at,
+    )
+
+
+def _place(row: Place) -> PlaceFacts:
+    return PlaceFacts(
+        vm=row.vm_id,
+        node=row.node,
+        prepared_at=row.prepared_at,
+        notice_at=row.notice_at,
+        deadline_at=row.deadline_at,
     )
 
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import USER_FAILURES, AttemptState, EndReason
+from spothop.wire import USER_FAILURES, VM_LEAVING, AttemptState, EndReason
 from spothop_master.core.states import VMS, AttemptEvent, VmEvent
 from spothop_master.store import observations, transitions
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 
 _RUNNABLE = {state.value for state in VMS.sources(VmEvent.RUN)}
 
@@ -19,25 +19,41 @@ def get(session: Session, job_id: str, number: int) -> Attempt | None:
     return session.scalar(select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number))
 
 
+def place_of(session: Session, vm_id: str, number: int) -> Place | None:
+    """The place that the VM has, or had, in its job's attempt of this number."""
+    return session.scalar(
+        select(Place)
+        .join(Attempt, Attempt.id == Place.attempt_id)
+        .where(Place.vm_id == vm_id, Attempt.number == number)
+    )
+
+
+def living_place(session: Session, vm_id: str) -> Place | None:
+    """The VM's place in an attempt that has not ended; it has one at most."""
+    return session.scalar(select(Place).where(Place.vm_id == vm_id, Place.living))
+
+
 def place(
-    session: Session, job: Job, vm: VmRow, number: int, *, reason: str, now: datetime
+    session: Session, job: Job, vm: VmRow, number: int, node: int, *, reason: str, now: datetime
 ) -> None:
-    """Attempt `number` on this VM: a new one, or one whose launch was refused before."""
+    """This VM fills this node of attempt `number`, which may be new; a VM whose launch was refused
+    makes room for it."""
     attempt = get(session, job.id, number)
     if attempt is None:
         attempt = Attempt(
-            job_id=job.id,
-            number=number,
-            vm_id=vm.id,
-            state=AttemptState.PREPARING.value,
-            created_at=now,
+            job_id=job.id, number=number, state=AttemptState.PREPARING.value, created_at=now
         )
+        attempt.places.append(Place(node=node, vm_id=vm.id))
         session.add(attempt)
         session.flush()
         text = f"attempt {number}: {reason}"
         transitions.record(session, "attempt", text, now=now, row=attempt, data={"to": "preparing"})
     else:
-        attempt.vm_id = vm.id
+        known = next((place for place in attempt.places if place.node == node), None)
+        if known is None:
+            attempt.places.append(Place(node=node, vm_id=vm.id))
+        else:
+            known.vm_id = vm.id
         session.flush()
     job.not_before = None
     transitions.follow(session, job, now=now, text=reason)
@@ -76,40 +92,51 @@ def end(
         job.user_failures += 1
     elif why is EndReason.INFRASTRUCTURE:
         job.infrastructure_failures += 1
-    vm = session.get_one(VmRow, attempt.vm_id)
-    if attempt.step_s is not None:
-        observations.add(session, vm, "step", attempt.step_s, attempt=attempt.number, now=now)
-    if why is EndReason.PREEMPTED and attempt.first_step_at is not None:
-        observations.emergency(session, vm, attempt, now=now)
+    for each in attempt.places:
+        each.living = False
+    _observe_end(session, attempt, why, now)
     transitions.follow(session, job, now=now, text=detail)
+
+
+def _observe_end(session: Session, attempt: Attempt, why: EndReason, now: datetime) -> None:
+    """The step time once, because a gang steps as one; of each VM that was taken, whether the
+    emergency save was in time."""
+    if attempt.step_s is not None:
+        vm = session.get_one(VmRow, attempt.leader.vm_id)
+        observations.add(session, vm, "step", attempt.step_s, attempt=attempt.number, now=now)
+    if why is not EndReason.PREEMPTED or attempt.first_step_at is None:
+        return
+    for each in attempt.places:
+        vm = session.get_one(VmRow, each.vm_id)
+        if each.notice_at is not None or vm.state in VM_LEAVING:
+            observations.emergency(session, vm, each, now=now)
 
 
 def notice(session: Session, job: Job, vm: VmRow, *, text: str, now: datetime) -> None:
     """The VM's notice and deadline are written; bring VM, attempt and job to draining."""
     if vm.state in {state.value for state in VMS.sources(VmEvent.NOTICE)}:
         transitions.change(session, vm, VmEvent.NOTICE, now=now, text=text)
-    attempt = session.scalar(
-        select(Attempt).where(Attempt.vm_id == vm.id, Attempt.state != AttemptState.ENDED.value)
-    )
-    if attempt is None:
+    place = living_place(session, vm.id)
+    if place is None:
         return
-    attempt.deadline_at = vm.deadline_at
-    if attempt.notice_at is None:
-        attempt.notice_at = vm.notice_at
-        attempt.step_at_notice = attempt.last_step
+    attempt = place.attempt
+    place.deadline_at = vm.deadline_at
+    if place.notice_at is None:
+        place.notice_at = vm.notice_at
+        place.step_at_notice = place.last_step
     if attempt.state != AttemptState.DRAINING.value:
         transitions.change(session, attempt, AttemptEvent.NOTICE, now=now, text=text)
     transitions.follow(session, job, now=now, text=text)
 
 
 def first_steps(session: Session, job: Job, vm: VmRow, attempt: Attempt, *, now: datetime) -> None:
-    """It trains; harmless when that is known."""
+    """The VM trains, and the attempt when all of its VMs do; harmless when that is known."""
     if attempt.state != AttemptState.PREPARING.value and vm.state not in _RUNNABLE:
         return
     text = f"attempt {attempt.number} trains, from step {attempt.restored_step or 0} on"
     if vm.state in _RUNNABLE:
         transitions.change(session, vm, VmEvent.RUN, now=now, text=f"training in {vm.zone}")
-    if attempt.state == AttemptState.PREPARING.value:
+    if attempt.state == AttemptState.PREPARING.value and attempt.first_step_at is not None:
         transitions.change(session, attempt, AttemptEvent.RUN, now=now, text=text)
     transitions.follow(session, job, now=now, text=text)
 

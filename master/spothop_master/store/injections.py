@@ -13,7 +13,7 @@ from spothop.injections import plan_text
 from spothop.wire import JOB_ACTIVE, AttemptState, InjectionView, InjectRequest
 from spothop_master.core.injection import Plan
 from spothop_master.store import transitions
-from spothop_master.store.schema import Attempt, Injection, Job, VmRow
+from spothop_master.store.schema import Attempt, Injection, Job, Place, VmRow
 
 CLAIM = timedelta(seconds=10)
 """How long a call to the cloud may take before it is made again; also the wait after a refusal."""
@@ -211,7 +211,8 @@ def _victim(session: Session, row: Injection) -> VmRow | None:
     """The VM that trains, unless it has its notice already."""
     query = (
         select(VmRow)
-        .join(Attempt, Attempt.vm_id == VmRow.id)
+        .join(Place, Place.vm_id == VmRow.id)
+        .join(Attempt, Attempt.id == Place.attempt_id)
         .where(
             Attempt.job_id == row.job_id,
             Attempt.state == AttemptState.RUNNING.value,

@@ -20,6 +20,7 @@ from spothop.wire import (
     JobDetail,
     JobState,
     JobView,
+    PlaceView,
     SaveKind,
     StorageSpec,
     Wanted,
@@ -28,7 +29,7 @@ from spothop_master.store import injections
 from spothop_master.store.figures import cost, current_attempt, newest_step, progress
 from spothop_master.store.lookup import visible_to
 from spothop_master.store.metrics import newest_metrics
-from spothop_master.store.schema import Attempt, Checkpoint, Job, User, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, User, VmRow
 from spothop_master.store.vm_views import vm_view
 from spothop_master.store.vms import pool_of
 
@@ -104,7 +105,8 @@ def job_detail(
 def attempt_view(row: Attempt) -> AttemptView:
     return AttemptView(
         number=row.number,
-        vm=row.vm_id,
+        vm=row.leader.vm_id,
+        places=[place_view(place) for place in row.places],
         state=AttemptState(row.state),
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
@@ -117,6 +119,18 @@ def attempt_view(row: Attempt) -> AttemptView:
         first_step_at=row.first_step_at,
         step_at_notice=row.step_at_notice,
         notice_fits=row.notice_fits,
+    )
+
+
+def place_view(row: Place) -> PlaceView:
+    return PlaceView(
+        node=row.node,
+        vm=row.vm_id,
+        prepared_at=row.prepared_at,
+        notice_at=row.notice_at,
+        last_step=row.last_step,
+        exit_code=row.exit_code,
+        exit_signal=row.exit_signal,
     )
 
 
@@ -137,7 +151,7 @@ def checkpoint_view(row: Checkpoint) -> CheckpointView:
 def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) -> dict[str, Any]:
     attempts, vms = context.attempts[job.id], context.vms[job.id]
     current = current_attempt(attempts)
-    vm = next((vm for vm in vms if current is not None and vm.id == current.vm_id), None)
+    vm = next((vm for vm in vms if current is not None and vm.id == current.leader.vm_id), None)
     return {
         "id": job.id,
         "name": job.name,

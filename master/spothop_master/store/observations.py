@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import Pool, SaveKind
-from spothop_master.store.schema import Attempt, Checkpoint, Observation, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Observation, Place, VmRow
 
 
 class Priors(Protocol):
@@ -113,14 +113,19 @@ def add(
 def preparation(session: Session, vm: VmRow, *, now: datetime) -> None:
     """From running to the first step of the VM's first attempt, less the wait for the fence."""
     first = session.scalar(
-        select(Attempt).where(Attempt.vm_id == vm.id).order_by(Attempt.number).limit(1)
+        select(Place)
+        .join(Attempt, Attempt.id == Place.attempt_id)
+        .where(Place.vm_id == vm.id)
+        .order_by(Attempt.number)
+        .limit(1)
     )
     if first is None or first.first_step_at is None or vm.running_at is None:
         return
     took = (first.first_step_at - vm.running_at).total_seconds()
-    if first.fenced_at is not None and first.prepared_at is not None:
-        took -= max(0.0, (first.fenced_at - first.prepared_at).total_seconds())
-    add(session, vm, "preparation", max(0.0, took), attempt=first.number, now=now)
+    fenced_at = first.attempt.fenced_at
+    if fenced_at is not None and first.prepared_at is not None:
+        took -= max(0.0, (fenced_at - first.prepared_at).total_seconds())
+    add(session, vm, "preparation", max(0.0, took), attempt=first.attempt.number, now=now)
 
 
 def saved_since_notice(session: Session, attempt: Attempt) -> bool:
@@ -137,14 +142,15 @@ def saved_since_notice(session: Session, attempt: Attempt) -> bool:
     return session.scalar(saved.limit(1)) is not None
 
 
-def emergency(session: Session, vm: VmRow, attempt: Attempt, *, now: datetime) -> None:
-    """Of an attempt that was preempted while it trained: 1 when its emergency save became durable,
-    0 when not, or no notice came.
+def emergency(session: Session, vm: VmRow, place: Place, *, now: datetime) -> None:
+    """Of a VM that was taken from an attempt while it trained: 1 when the emergency save became
+    durable, 0 when not, or no notice came.
 
     Censored where that save was not to fit anyway: then it says something of the job and nothing of
     the pool's notices, and the policy reckons with the job's figures by itself.
     """
-    noticed = attempt.notice_at is not None
+    attempt = place.attempt
+    noticed = place.notice_at is not None
     kept = noticed and saved_since_notice(session, attempt)
     add(
         session,

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import Dialect as SqlDialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from spothop.wire import (
     AttemptState,
@@ -42,6 +42,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
+from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
 from spothop_master.core.placement import REFUSALS
 from spothop_master.security import Role
@@ -162,7 +163,6 @@ class Attempt(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     number: Mapped[int]
-    vm_id: Mapped[str] = mapped_column(ForeignKey("vms.id"), index=True)
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(String(24))
     detail: Mapped[str] = mapped_column(Text, default="")
@@ -170,6 +170,89 @@ class Attempt(Base):
     may_fence: Mapped[bool] = mapped_column(default=False)
     fenced_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    restored_step: Mapped[int | None]
+    stop_wanted: Mapped[str | None] = mapped_column(String(64))
+    """Why the agent was told to stop it."""
+    stop_at: Mapped[datetime | None]
+    save_s: Mapped[float | None]
+    backup_s: Mapped[float | None]
+    step_s: Mapped[float | None]
+    places: Mapped[list[Place]] = relationship(
+        back_populates="attempt", order_by="Place.node", lazy="selectin"
+    )
+
+    # What the attempt has or is, from its places: `core/gang.py` says which needs all of them.
+
+    @property
+    def leader(self) -> Place:
+        """Node 0's; a gang of one has no other."""
+        return self.places[0]
+
+    @property
+    def prepared_at(self) -> datetime | None:
+        return gang.reached(place.prepared_at for place in self.places)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return gang.reached(place.started_at for place in self.places)
+
+    @property
+    def first_step_at(self) -> datetime | None:
+        return gang.reached(place.first_step_at for place in self.places)
+
+    @property
+    def notice_at(self) -> datetime | None:
+        return gang.happened(place.notice_at for place in self.places)
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """Of the first place to go."""
+        return gang.happened(place.deadline_at for place in self.places)
+
+    @property
+    def notice_fits(self) -> bool | None:
+        """Of all places that had a notice; None while none had."""
+        known = [place.notice_fits for place in self.places if place.notice_fits is not None]
+        return all(known) if known else None
+
+    @property
+    def step_at_notice(self) -> int | None:
+        return gang.newest(place.step_at_notice for place in self.places)
+
+    @property
+    def last_step(self) -> int | None:
+        return gang.newest(place.last_step for place in self.places)
+
+    @property
+    def last_step_at(self) -> datetime | None:
+        times = [place.last_step_at for place in self.places if place.last_step_at is not None]
+        return max(times, default=None)
+
+
+class Place(Base):
+    """One node of an attempt, and the VM that fills it. A job of one VM is a gang of one."""
+
+    __tablename__ = "places"
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "node"),
+        Index(
+            "uq_places_one_living",  # a VM has one place at most in an attempt that lives
+            "vm_id",
+            unique=True,
+            sqlite_where=text("living"),
+            postgresql_where=text("living"),
+        ),
+        one_of("reason", EndReason),
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"))
+    node: Mapped[int] = mapped_column(default=0)
+    vm_id: Mapped[str] = mapped_column(ForeignKey("vms.id"), index=True)
+    living: Mapped[bool] = mapped_column(default=True)
+    """Its attempt has not ended."""
+    address: Mapped[str | None] = mapped_column(String(255))
+    """Where the agent joined from."""
     prepared_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     first_step_at: Mapped[datetime | None]
@@ -177,18 +260,13 @@ class Attempt(Base):
     deadline_at: Mapped[datetime | None]
     notice_fits: Mapped[bool | None]
     step_at_notice: Mapped[int | None]
-    ended_at: Mapped[datetime | None]
-    restored_step: Mapped[int | None]
     last_step: Mapped[int | None]
     last_step_at: Mapped[datetime | None]
-    stop_wanted: Mapped[str | None] = mapped_column(String(64))
-    """Why the agent was told to stop it."""
-    stop_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
     exit_signal: Mapped[int | None]
-    save_s: Mapped[float | None]
-    backup_s: Mapped[float | None]
-    step_s: Mapped[float | None]
+    reason: Mapped[str | None] = mapped_column(String(24))
+    """Why its process ended, by the agent's own report."""
+    attempt: Mapped[Attempt] = relationship(back_populates="places")
 
 
 class VmRow(Base):

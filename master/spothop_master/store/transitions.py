@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, Machine, VmEvent
-from spothop_master.store.schema import Attempt, Event, Job, VmRow
+from spothop_master.store.schema import Attempt, Event, Job, Place, VmRow
 
 Row = TypeVar("Row", Job, Attempt, VmRow)
 
@@ -71,18 +72,20 @@ def record(
     text: str,
     *,
     now: datetime,
-    row: Job | Attempt | VmRow,
+    row: Job | Attempt | Place | VmRow,
     attempt: int | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    """One line of the event log, about a job, an attempt or a VM."""
+    """One line of the event log, about a job, an attempt, a place of it, or a VM."""
     job_id: str | None
     vm_id: str | None
     match row:
         case Job():
             job_id, vm_id = row.id, None
         case Attempt():
-            job_id, vm_id, attempt = row.job_id, row.vm_id, row.number
+            job_id, vm_id, attempt = row.job_id, row.leader.vm_id, row.number
+        case Place():
+            job_id, vm_id, attempt = row.attempt.job_id, row.vm_id, row.attempt.number
         case VmRow():
             job_id, vm_id = row.job_id, row.id
     session.add(
@@ -106,19 +109,28 @@ def follow(session: Session, job: Job, *, now: datetime, text: str, waits: bool 
     state = JobState(job.state)
     if state not in JOB_ACTIVE:
         return
-    rows = session.execute(
-        select(Attempt.number, Attempt.state, VmRow.joined_at)
-        .join(VmRow, VmRow.id == Attempt.vm_id)
-        .where(Attempt.job_id == job.id, Attempt.state != AttemptState.ENDED.value)
-    ).all()
-    living = [
-        Living(number=row[0], state=AttemptState(row[1]), joined=row[2] is not None) for row in rows
-    ]
+    living = _living(session, job)
     if not living and not waits:
         return
     target = job_state(living)
     if target is not state:
         change(session, job, EVENT_OF[target], now=now, text=text, reason=text)
+
+
+def _living(session: Session, job: Job) -> list[Living]:
+    rows = session.execute(
+        select(Attempt.number, Attempt.state, VmRow.joined_at)
+        .join(Place, Place.attempt_id == Attempt.id)
+        .join(VmRow, VmRow.id == Place.vm_id)
+        .where(Attempt.job_id == job.id, Attempt.state != AttemptState.ENDED.value)
+    ).all()
+    joined: dict[tuple[int, str], list[bool]] = defaultdict(list)
+    for number, state, joined_at in rows:
+        joined[number, state].append(joined_at is not None)
+    return [
+        Living(number=number, state=AttemptState(state), joined=tuple(each))
+        for (number, state), each in joined.items()
+    ]
 
 
 def _plain(value: object) -> object:

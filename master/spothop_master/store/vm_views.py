@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, VmReason, VmState, VmView
 from spothop_master.store.figures import cost
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
 
 
@@ -23,17 +23,26 @@ def vm_views(
     if owner_id is not None:
         query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
     rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
-    attempts = session.scalars(
-        select(Attempt).where(Attempt.vm_id.in_([row.id for row in rows])).order_by(Attempt.number)
-    )
     by_vm: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        by_vm[attempt.vm_id].append(attempt)
+    for attempt in attempts_of(session, [row.id for row in rows]):
+        for place in attempt.places:
+            by_vm[place.vm_id].append(attempt)
     return [vm_view(row, by_vm[row.id], now=now) for row in rows]
 
 
+def attempts_of(session: Session, vm_ids: Sequence[str]) -> list[Attempt]:
+    """Those that have, or had, a place on one of these VMs; by number."""
+    placed = select(Place.attempt_id).where(Place.vm_id.in_(vm_ids))
+    query = select(Attempt).where(Attempt.id.in_(placed))
+    return list(session.scalars(query.order_by(Attempt.number)))
+
+
 def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView:
-    numbers = [attempt.number for attempt in attempts if attempt.vm_id == row.id]
+    numbers = [
+        attempt.number
+        for attempt in attempts
+        if any(place.vm_id == row.id for place in attempt.places)
+    ]
     return VmView(
         id=row.id,
         cloud_id=row.cloud_id,

@@ -8,12 +8,12 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.wire import AttemptState, Dialect, Pool, VmReason, VmState
+from spothop.wire import Dialect, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.placement import REFUSALS
 from spothop_master.core.states import VmEvent
 from spothop_master.store import observations, transitions
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,6 @@ def living_attempt(session: Session, vm_id: str) -> Attempt | None:
     """The attempt that runs on it; a VM has one at most."""
     return session.scalar(
         select(Attempt)
-        .where(Attempt.vm_id == vm_id, Attempt.state != AttemptState.ENDED.value)
-        .order_by(Attempt.number.desc())
-        .limit(1)
+        .join(Place, Place.attempt_id == Attempt.id)
+        .where(Place.vm_id == vm_id, Place.living)
     )
