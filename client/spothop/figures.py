@@ -1,10 +1,15 @@
-"""Money, sizes and numbers as people read them, in a terminal and on a page alike. Pure."""
+"""Money, sizes, numbers and exits as people read them, in a terminal and on a page alike. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from spothop.durations import NOTHING
+
+if TYPE_CHECKING:
+    from spothop.wire import PlaceView
 
 
 def money(usd: float) -> str:
@@ -42,3 +47,40 @@ def number(value: float | None) -> str:
     if abs(value) >= 1e4:
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1e-3 else f"{value:.3g}"
+
+
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    31: "SIGSYS",
+}
+"""Linux's numbers, which are the VM's: those of the reader's machine may differ."""
+
+
+def exit_text(code: int | None, signal: int | None) -> str:
+    """`signal SIGKILL` or `exit code 3`; empty for a process that runs, that ended well, or whose
+    end nobody saw."""
+    if signal is not None:
+        return f"signal {_SIGNALS.get(signal, signal)}"
+    return f"exit code {code}" if code else ""
+
+
+def exits_text(places: Sequence[PlaceView]) -> str:
+    """Of an attempt's processes, each how once: `signal SIGKILL, exit code 1`."""
+    texts = (exit_text(place.exit_code, place.exit_signal) for place in places)
+    return ", ".join(dict.fromkeys(text for text in texts if text))

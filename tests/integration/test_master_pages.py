@@ -8,10 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from fakes import sample_rows
 from fakes.http_master import HttpMaster
 from spothop_master.security import Role
+from spothop_master.store.schema import Place
 from spothop_master.web import session as web_session
 
 SCRIPT_TAG = re.compile(r"<script[^>]*>")
@@ -160,3 +162,12 @@ def test_pages_load_nothing_from_elsewhere(master: HttpMaster) -> None:
         urls = re.findall(r'(?:src|href)="([^"]+)"', page(master, path))
         assert urls
         assert all(url.startswith("/") and not url.startswith("//") for url in urls)
+
+
+def test_the_signal_that_ended_a_process_is_named(master: HttpMaster) -> None:
+    job = "mnist-b77e01"
+    assert "signal SIG" not in page(master, f"/jobs/{job}")
+    with master.services.db.begin() as session:
+        (place,) = session.scalars(select(Place).where(Place.vm_id == "vm-1001"))
+        place.exit_signal = 9
+    assert "<small>signal SIGKILL</small>" in page(master, f"/jobs/{job}")

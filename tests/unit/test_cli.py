@@ -31,6 +31,7 @@ from spothop.wire import (
     EventView,
     Insurance,
     JobDetail,
+    PlaceView,
     PlanReply,
     Pool,
     PoolPlan,
@@ -339,6 +340,14 @@ def test_a_missing_code_directory_is_an_error(cli: Cli, tmp_path: Path) -> None:
 
 
 # --- looking ------------------------------------------------------------------------------------
+
+
+def test_show_names_the_signal_that_ended_a_process(cli: Cli) -> None:
+    killed = PlaceView(node=0, vm=vm(1).id, exit_signal=9)
+    first = job().attempts[0].model_copy(update={"places": [killed]})
+    cli.master.scripted[f"GET /jobs/{JOB}"] = _json(job().model_copy(update={"attempts": [first]}))
+    assert cli("show", JOB) == 0
+    assert "signal SIGKILL" in " ".join(cli.out.split())
 
 
 @pytest.mark.parametrize("arguments", [["jobs"], ["show", JOB], ["vms"], ["events", JOB]])

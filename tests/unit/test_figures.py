@@ -1,4 +1,4 @@
-"""Money, sizes and numbers as people read them."""
+"""Money, sizes, numbers and exits as people read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from spothop.figures import money, number, saved, size
+from spothop.figures import exit_text, exits_text, money, number, saved, size
+from spothop.wire import PlaceView
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,26 @@ def test_sizes_in_decimal_units() -> None:
 def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
     assert number(value) == text
     assert not math.isfinite(float(number(math.inf)))
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "text"),
+    [
+        (None, None, ""),
+        (0, None, ""),
+        (3, None, "exit code 3"),
+        (None, 9, "signal SIGKILL"),
+        (None, 64, "signal 64"),
+    ],
+)
+def test_an_exit_for_people(code: int | None, signal: int | None, text: str) -> None:
+    assert exit_text(code, signal) == text
+
+
+def test_each_way_in_which_the_processes_of_an_attempt_ended_is_said_once() -> None:
+    ends = [(None, 9), (1, None), (None, 9), (0, None)]
+    places = [
+        PlaceView(node=n, vm=f"vm-{n}", exit_code=code, exit_signal=signal)
+        for n, (code, signal) in enumerate(ends)
+    ]
+    assert exits_text(places) == "signal SIGKILL, exit code 1"

@@ -12,8 +12,9 @@ from rich.text import Text
 from spothop.cli.inject import words as injection_words
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
-from spothop.figures import money, number, saved, size
+from spothop.figures import exits_text, money, number, saved, size
 from spothop.wire import (
+    AttemptView,
     EventView,
     JobDetail,
     JobView,
@@ -244,7 +245,7 @@ def _attempts(job: JobDetail) -> Table:
         (
             str(attempt.number),
             attempt.vm,
-            attempt.state + (f": {attempt.reason}" if attempt.reason else ""),
+            _attempt_state(attempt),
             number(attempt.restored_step),
             number(attempt.last_step),
             "yes" if attempt.notice_at else NOTHING,
@@ -254,6 +255,13 @@ def _attempts(job: JobDetail) -> Table:
     ]
     columns = ("#", "VM", "STATE", "FROM", "TO", "NOTICE", "DETAIL")
     return table(columns, rows, right=("FROM", "TO"))
+
+
+def _attempt_state(attempt: AttemptView) -> str:
+    """`ended: user_failure (signal SIGKILL)`"""
+    reason = f": {attempt.reason}" if attempt.reason else ""
+    exits = exits_text(attempt.places)
+    return f"{attempt.state}{reason}" + (f" ({exits})" if exits else "")
 
 
 def event_line(event: EventView) -> Text:

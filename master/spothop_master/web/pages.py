@@ -51,6 +51,7 @@ _templates.filters.update(
     duration=duration,
     size=figures.size,
     number=figures.number,
+    exits=figures.exits_text,
     moment=format.moment,
     clock=format.clock,
 )
