@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from spothop.checkpoints import upload
-from spothop.storage import FolderStore, ObjectStore, RemoteStore, SourceChanged, UnsafePath
+from spothop.checkpoints import Entry, FileRecord, restore, upload
+from spothop.checkpoints.upload import EMPTY_SHA256
+from spothop.storage import (
+    FolderStore,
+    NothingRestores,
+    ObjectStore,
+    RemoteStore,
+    SourceChanged,
+    UnsafePath,
+)
 from spothop.wire import SaveKind
 
 
@@ -22,9 +30,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return FolderStore(tmp_path / "store")
 
 
+def recorded(store: ObjectStore, source: Path, **more: object) -> list[FileRecord]:
+    return upload(store, "j", 1, 7, SaveKind.PERIODIC, source, **more)  # type: ignore[arg-type]
+
+
 def send(store: ObjectStore, source: Path, **more: object) -> dict[str, str]:
     """Path -> SHA-256 of what arrived."""
-    records = upload(store, "j", 1, 7, SaveKind.PERIODIC, source, **more)  # type: ignore[arg-type]
+    records = recorded(store, source, **more)
     for record in records:
         if record.key:
             assert hashlib.sha256(store.get(record.key)).hexdigest() == record.sha256
@@ -56,16 +68,42 @@ def test_an_empty_directory(store: ObjectStore, tmp_path: Path) -> None:
     assert send(store, tmp_path / "save") == {}
 
 
-def test_links_inside_are_followed(store: ObjectStore, tmp_path: Path) -> None:
+def test_links_inside_stay_links_and_are_restored_as_such(
+    store: ObjectStore, tmp_path: Path
+) -> None:
     source = tmp_path / "save"
     (source / "step-1").mkdir(parents=True)
     (source / "step-1" / "w").write_bytes(b"1")
     (source / "latest").symlink_to("step-1")
-    (source / "w").symlink_to("step-1/w")
-    assert list(send(store, source)) == ["latest/w", "step-1/w", "w"]
+    (source / "step-1" / "up").symlink_to("../step-1/w")
+    (source / "self").symlink_to(".")
+    records = recorded(store, source)
+    assert {record.path: record.link for record in records} == {
+        "latest": "step-1",
+        "self": ".",
+        "step-1/up": "w",
+        "step-1/w": "",
+    }
+    entry = Entry(n=1, attempt=1, id="1", step=1, files=tuple(records), root="c", is_dir=True)
+    restored = restore(store, [Entry.from_json(entry.to_json())], tmp_path / "job")
+    assert restored.rejected == []
+    assert (tmp_path / "job/c/latest").readlink() == Path("step-1")
+    assert (tmp_path / "job/c/latest/up").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("target", ["/etc", "/etc/hostname", "..", ".", "nowhere", "loop"])
+@pytest.mark.parametrize("link", ["/etc/passwd", "../out", "a/../../out", "x\0y"])
+def test_a_recorded_link_that_leads_out_is_damage(
+    store: ObjectStore, tmp_path: Path, link: str
+) -> None:
+    (tmp_path / "save").mkdir()
+    (tmp_path / "save" / "w").write_bytes(b"1")
+    files = (*recorded(store, tmp_path / "save"), FileRecord("bad", 0, EMPTY_SHA256, "", link))
+    entry = Entry(n=1, attempt=1, id="1", step=1, files=files, root="c", is_dir=True)
+    with pytest.raises(NothingRestores, match="leads out of the checkpoint"):
+        restore(store, [entry], tmp_path / "job")
+
+
+@pytest.mark.parametrize("target", ["/etc", "/etc/hostname", "..", "nowhere", "loop"])
 def test_links_that_lead_out_round_or_nowhere_are_refused(
     store: ObjectStore, tmp_path: Path, target: str
 ) -> None:

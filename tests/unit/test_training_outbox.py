@@ -149,3 +149,30 @@ def test_what_cannot_be_restored_is_refused_with_the_cure(work: Path, tmp_path: 
     (work / "latest.pt").symlink_to(save(work / "ckpt.pt"))
     with pytest.raises(ValueError, match=r"symbolic link; pass .*ckpt\.pt"):
         training_outbox.locate(work / "latest.pt", job_dir=str(work))
+
+
+def test_absolute_links_inside_a_directory_stay_right_after_the_move(work: Path) -> None:
+    save(work / "ckpt/step-1/w")
+    (work / "ckpt/sub").mkdir()
+    (work / "ckpt/latest").symlink_to(work / "ckpt/step-1")
+    (work / "ckpt/sub/w").symlink_to(work / "ckpt/step-1/w")
+    (work / "ckpt/self").symlink_to(".")
+    assert training_outbox.locate(work / "ckpt", job_dir=str(work)) == "ckpt"
+    links = {name: os.readlink(work / "ckpt" / name) for name in ("latest", "sub/w", "self")}
+    assert links == {"latest": "step-1", "sub/w": "../step-1/w", "self": "."}
+
+
+@pytest.mark.parametrize("target", ["/etc", "/etc/hostname", "..", "nowhere", "bad"])
+def test_links_that_cannot_be_saved_are_refused_by_backup_itself(work: Path, target: str) -> None:
+    save(work / "ckpt/w")
+    (work / "ckpt/bad").symlink_to(target)
+    with pytest.raises(ValueError, match=r"ckpt/bad.*(leads out of|leads nowhere)"):
+        training_outbox.locate(work / "ckpt", job_dir=str(work))
+    assert (work / "ckpt/w").exists()
+
+
+def test_pipes_in_a_directory_are_refused_by_backup_itself(work: Path) -> None:
+    save(work / "ckpt/sub/w")
+    os.mkfifo(work / "ckpt/sub/pipe")
+    with pytest.raises(ValueError, match="neither a file nor a directory"):
+        training_outbox.locate(work / "ckpt", job_dir=str(work))

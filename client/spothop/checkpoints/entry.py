@@ -25,6 +25,9 @@ class FileRecord:
     sha256: str
     """Hexadecimal."""
     key: str
+    link: str = ""
+    """Where a symbolic link leads, relative to its own folder and inside the saved directory; a
+    link has no key. Empty for files and directories."""
 
     @property
     def is_folder(self) -> bool:

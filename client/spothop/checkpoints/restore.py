@@ -13,6 +13,7 @@ error: to begin from nothing would lose the job's work silently.
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -162,13 +163,23 @@ def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress)
         folder = places[record.path] if record.is_folder else places[record.path].parent
         folder.mkdir(parents=True, exist_ok=True)
     for_each(
-        [record for record in entry.files if not record.is_folder],
+        [record for record in entry.files if not record.is_folder and not record.link],
         lambda record: fetch_file(store, record, places[record.path], progress, sync=False),
         lambda record: record.size,
         workers=READERS,
     )
+    for record in entry.files:
+        if record.link:
+            _link(record, places[record.path])
     for name, _, _ in os.walk(fresh):
         sync_folder(Path(name))
+
+
+def _link(record: FileRecord, place: Path) -> None:
+    leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(record.path), record.link))
+    if posixpath.isabs(record.link) or leads_to.split("/")[0] == ".." or "\0" in record.link:
+        raise Damaged(f"the link {record.path!r} leads out of the checkpoint, to {record.link!r}")
+    place.symlink_to(record.link)
 
 
 def _place(fresh: Path, record: FileRecord) -> Path:

@@ -24,11 +24,13 @@ EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
 @dataclass(frozen=True)
 class Source:
-    """One thing to upload: a file, or an empty directory (`file` None, path ending in `/`)."""
+    """One thing to upload: a file, an empty directory (`file` None, path ending in `/`), or a link
+    (`file` None, and where it leads, relative to its own folder)."""
 
     path: str
     file: Path | None
     size: int
+    link: str = ""
 
 
 def upload(
@@ -51,7 +53,7 @@ def upload(
     folder = (
         f"{keys.data_folder(job, step, attempt, kind)}/{keys.quote(upload_id or uuid.uuid4().hex)}"
     )
-    sources = list_sources(source)
+    sources = list_sources(source, keep_links=True)
     progress = Progress(on_progress, sum(item.size for item in sources))
     records: dict[str, FileRecord] = {}
 
@@ -64,9 +66,9 @@ def upload(
 
 
 def send_file(store: ObjectStore, key: str, item: Source, progress: Progress) -> FileRecord:
-    """Upload one file to `key`. Empty directories send nothing. Raises `SourceChanged`."""
+    """Upload one file to `key`. Empty folders and links send nothing. Raises `SourceChanged`."""
     if item.file is None:
-        return FileRecord(item.path, 0, EMPTY_SHA256, "")
+        return FileRecord(item.path, 0, EMPTY_SHA256, "", item.link)
     before = _stat(item.file)
     sha256 = store.send(key, item.file, size=item.size, on_bytes=progress.add)
     after = _stat(item.file)
@@ -86,12 +88,15 @@ def _stat(file: Path) -> os.stat_result:
         raise SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}") from error
 
 
-def list_sources(source: Path, *, skipped: OnSkipped | None = None) -> list[Source]:
+def list_sources(
+    source: Path, *, skipped: OnSkipped | None = None, keep_links: bool = False
+) -> list[Source]:
     """Every file and empty directory of `source`, in order of their paths.
 
-    Links are followed as long as they stay inside. Raises `UnsafePath` for those that do not, for
-    cycles, for dangling links, and for pipes, sockets and devices; with `skipped` these are left
-    out, and it is called for each. Raises `SourceChanged` when `source` is not there.
+    Links that stay inside are followed; with `keep_links` they stay links. Raises `UnsafePath` for
+    other links, for cycles that would be followed, for dangling links, and for pipes, sockets and
+    devices; with `skipped` these are left out, and it is called for each. Raises `SourceChanged`
+    when `source` is not there.
     """
     try:
         real = source.resolve(strict=True)
@@ -99,17 +104,19 @@ def list_sources(source: Path, *, skipped: OnSkipped | None = None) -> list[Sour
         raise SourceChanged(f"{str(source)!r} cannot be read: {error.strerror}") from error
     if not real.is_dir():
         return [_file(source.name, real)]
-    return sorted(_walk(real, real, "", skipped), key=lambda item: item.path)
+    return sorted(_walk(real, real, "", skipped, keep_links), key=lambda item: item.path)
 
 
-def _walk(top: Path, folder: Path, prefix: str, skipped: OnSkipped | None) -> Iterator[Source]:
+def _walk(
+    top: Path, folder: Path, prefix: str, skipped: OnSkipped | None, keep_links: bool
+) -> Iterator[Source]:
     children = sorted(folder.iterdir())
     if prefix and not children:
         yield Source(prefix, None, 0)
     for child in children:
         path = prefix + child.name
         try:
-            found = _child(top, folder, child, path)
+            found = _child(top, folder, child, path, keep_links)
         except UnsafePath as error:
             if skipped is None:
                 raise
@@ -118,12 +125,14 @@ def _walk(top: Path, folder: Path, prefix: str, skipped: OnSkipped | None) -> It
         if isinstance(found, Source):
             yield found
         else:
-            yield from _walk(top, found, path + "/", skipped)
+            yield from _walk(top, found, path + "/", skipped, keep_links)
 
 
-def _child(top: Path, folder: Path, child: Path, path: str) -> Source | Path:
-    """A file, or the directory to go on with. Raises `UnsafePath`."""
+def _child(top: Path, folder: Path, child: Path, path: str, keep_links: bool) -> Source | Path:
+    """A file or link, or the directory to go on with. Raises `UnsafePath`."""
     real = _resolved(top, child)
+    if keep_links and child.is_symlink():
+        return Source(path, None, 0, link=os.path.relpath(real, child.parent))
     if not real.is_dir():
         return _file(path, real)
     if folder.is_relative_to(real):

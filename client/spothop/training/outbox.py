@@ -35,7 +35,8 @@ def locate(path: str | os.PathLike[str], *, job_dir: str) -> str:
     """Where `path` lies below the job directory (a real path); a restore puts it back there.
 
     Raises FileNotFoundError when there is nothing, ValueError when it is outside the job directory,
-    the job directory itself, or a symbolic link (moving the link would leave its target behind).
+    the job directory itself, or a symbolic link (moving the link would leave its target behind),
+    and for a directory that holds what cannot be saved (see `_mend_links`).
     """
     check_exists(path)
     parent, name = os.path.split(os.path.abspath(path))
@@ -50,7 +51,45 @@ def locate(path: str | os.PathLike[str], *, job_dir: str) -> str:
             f"backup(path={os.fspath(path)!r}): not below the job directory {job_dir}; save to a"
             " relative path, so that a restore can put it back at the same place on another VM"
         )
+    if os.path.isdir(absolute):
+        _mend_links(absolute)
     return os.path.relpath(absolute, job_dir)
+
+
+def _mend_links(top: str) -> None:
+    """Make a directory fit to be moved: absolute links to places inside it become relative.
+
+    Raises ValueError for what could not be saved at all, now, while the script still has the data:
+    links that lead outside or nowhere, pipes, sockets and devices.
+    """
+    folders = [top]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _mend_link(entry.path, top)
+                elif entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise ValueError(
+                        f"backup(): {entry.path!r} is neither a file nor a directory; remove it, or"
+                        " keep it outside the checkpoint"
+                    )
+
+
+def _mend_link(link: str, top: str) -> None:
+    target = os.readlink(link)
+    real = os.path.realpath(link)
+    if not os.path.exists(real):
+        raise ValueError(f"backup(): the link {link!r} leads nowhere ({target!r}); remove it")
+    if real != top and not real.startswith(top + os.sep):
+        raise ValueError(
+            f"backup(): the link {link!r} leads out of the checkpoint, to {target!r}; copy the file"
+            " into it instead"
+        )
+    if os.path.isabs(target):
+        os.unlink(link)
+        os.symlink(os.path.relpath(real, os.path.dirname(link)), link)
 
 
 def publish(meta: dict[str, Any], *, job_dir: str, outbox: str) -> None:
