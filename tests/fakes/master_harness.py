@@ -159,14 +159,18 @@ class MasterHarness:
 
     # -- VMs -------------------------------------------------------------------------------------
 
-    def machine(self, attempt: int | None = None, job_id: str = "job-1") -> Machine:
+    def machine(
+        self, attempt: int | None = None, job_id: str = "job-1", *, node: int = 0
+    ) -> Machine:
         """Of this attempt; of the newest one when none is named."""
         chosen = self.attempt(attempt, job_id)
-        token = self.vm(chosen.leader.vm_id).token
+        token = self.vm(chosen.places[node].vm_id).token
         return next(m for m in self.cloud.machines.values() if m.token == token)
 
-    def join(self, attempt: int | None = None, job_id: str = "job-1") -> ScriptedAgent:
-        machine = self.machine(attempt, job_id)
+    def join(
+        self, attempt: int | None = None, job_id: str = "job-1", *, node: int = 0
+    ) -> ScriptedAgent:
+        machine = self.machine(attempt, job_id, node=node)
         agent = ScriptedAgent.join(
             self.db, lambda: self.heartbeats, self.clock, machine, self.chains.__getitem__
         )

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
 from spothop.wire import Assignment, Problem, SyncReply
+from spothop_master.store.schema import Place
 
 JOBS = "/api/v1/jobs"
 
@@ -213,6 +214,21 @@ def test_logs_are_written_by_offset(master: HttpMaster) -> None:
 def test_a_log_of_an_attempt_of_another_vm_is_refused(master: HttpMaster) -> None:
     agent = master.joined()
     assert error(agent.post_log(b"x", offset=0, attempt=2), 403) == "wrong_attempt"
+
+
+def test_each_node_writes_and_shows_a_log_of_its_own(master: HttpMaster) -> None:
+    agent = master.joined()
+    with master.services.db.begin() as session:
+        (place,) = session.scalars(select(Place))
+        assert place.address, "the agent's, as the join came from it"
+        place.node = 1
+    assert agent.post_log(b"one", offset=0).json() == {"next_offset": 3}
+    url, of_node_1 = f"{JOBS}/mnist/logs", {"attempt": 1, "node": 1}
+    assert master.get(url, params=of_node_1).text == "one"
+    assert master.get(url, params={"node": 1}).headers["X-Attempt"] == "1"
+    answer = master.get(url, params={"attempt": 1, "node": 2})
+    assert error(answer, 404) == "no_such_attempt"
+    assert "no node 2 in attempt 1" in answer.json()["message"]
 
 
 def test_a_log_is_complete_when_nothing_more_can_come(master: HttpMaster) -> None:
