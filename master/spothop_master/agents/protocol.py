@@ -135,11 +135,6 @@ def is_waiting(session: Session, vm_id: str) -> bool:
     return place.prepared_at is not None and place.attempt.fenced_at is None
 
 
-def vm_of_session(session: Session, session_hash: str) -> VmRow | None:
-    """None: the session is unknown. A row in a state of `VM_LEAVING`: the agent may go."""
-    return session.scalar(select(VmRow).where(VmRow.session_hash == session_hash))
-
-
 def _is_reassigned(session: Session, vm_id: str, attempt: Attempt) -> bool:
     """Not the VM's first attempt, and nothing of it was heard yet."""
     place = next(place for place in attempt.places if place.vm_id == vm_id)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from spothop.wire import InjectionView, InjectRequest
 from spothop_master.api.deps import ServicesDep, Writer
-from spothop_master.api.lookup import job_for
+from spothop_master.api.lookup import own_job
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import injections, jobs, lookup
+from spothop_master.store import injections, jobs
 from spothop_master.store.schema import Job, VmRow
 
 router = APIRouter(prefix="/api/v1", tags=["injections"])
@@ -54,7 +53,7 @@ def _start(
 ) -> InjectionView:
     try:
         with services.db.begin() as session:
-            job, vm = _target(session, user, job_ref, vm_id)
+            job, vm = own_job(session, user, job_ref=job_ref, vm_id=vm_id)
             _refuse_on_demand(job, vm)
             row = injections.start(session, job, vm, request, now=services.clock())
             return injections.view(row)
@@ -75,7 +74,7 @@ def _stop(
     services: Services, user: Principal, *, job_ref: str = "", vm_id: str = ""
 ) -> InjectionView:
     with services.db.begin() as session:
-        job, vm = _target(session, user, job_ref, vm_id)
+        job, vm = own_job(session, user, job_ref=job_ref, vm_id=vm_id)
         row = injections.under_way(session, job.id)
         if row is None or (vm is not None and row.vm_id != vm.id):
             raise ApiError(
@@ -86,45 +85,6 @@ def _stop(
             )
         injections.stop(session, row, reason=f"{user.name} ended it", now=services.clock())
         return injections.view(row)
-
-
-def _target(
-    session: Session, user: Principal, job_ref: str, vm_id: str
-) -> tuple[Job, VmRow | None]:
-    """403 for a job of another user: this is a fault one injects into one's own jobs only."""
-    vm = session.get(VmRow, vm_id) if vm_id else None
-    if vm is not None and vm.job_id is not None:
-        job: Job | None = session.get_one(Job, vm.job_id)
-    elif vm_id:
-        raise ApiError(404, "no_such_vm", f"no VM {vm_id!r}", "`spothop vms` lists yours")
-    else:
-        job = _of_another(session, user, job_ref)
-    if job is None:
-        return job_for(session, user, job_ref), None
-    if not user.may_see(job.owner_id):
-        raise ApiError(
-            403,
-            "not_your_job",
-            f"job {job.id!r} belongs to another user",
-            "inject into a job of your own; `spothop jobs` lists them",
-        )
-    return job, vm
-
-
-def _of_another(session: Session, user: Principal, ref: str) -> Job | None:
-    """The job that this one may not see, if `ref` is no job that they may."""
-    try:
-        lookup.find_job(session, ref, owner_id=user.sees_owner)
-    except lookup.NoSuchJob:
-        pass
-    except lookup.AmbiguousName:
-        return None
-    else:
-        return None
-    try:
-        return lookup.find_job(session, ref, owner_id=None)
-    except LookupError:
-        return None
 
 
 def _refuse_on_demand(job: Job, vm: VmRow | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,11 +16,12 @@ from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.api.storage import check_storage
 from spothop_master.core import placement
-from spothop_master.core.facts import Match, Requirements
+from spothop_master.core.facts import Requirements
 from spothop_master.pools import Offer, offers, refuse_unanswered
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
 from spothop_master.store import pool_figures
+from spothop_master.store.jobs import requirements_of
 
 router = APIRouter(prefix="/api/v1", tags=["plan"])
 
@@ -63,20 +65,9 @@ def check_pools(services: Services, spec: JobSpec) -> None:
         offered = offers(services)
     except ApiError:
         return
-    anyprice = requirements_of(spec.model_copy(update={"resources": _at_any_price(spec)}))
-    if not _order(services, offered, anyprice) and not services.watcher.unanswered():
+    at_any_price = replace(requirements_of(spec), max_price=None)
+    if not _order(services, offered, at_any_price) and not services.watcher.unanswered():
         raise no_pool(spec)
-
-
-def requirements_of(spec: JobSpec) -> Requirements:
-    wanted = spec.resources
-    return Requirements(
-        any_of=tuple(
-            Match(cloud=c.cloud, region=c.region, zone=c.zone, vm=c.vm) for c in wanted.any_of
-        ),
-        spot=wanted.spot,
-        max_price=wanted.max_price,
-    )
 
 
 def no_pool(spec: JobSpec) -> ApiError:
@@ -88,10 +79,6 @@ def no_pool(spec: JobSpec) -> ApiError:
         "leave out cloud, region, zone, vm or max_price, and look at `spothop plan`",
         field="resources",
     )
-
-
-def _at_any_price(spec: JobSpec) -> Any:
-    return spec.resources.model_copy(update={"max_price": None})
 
 
 def _order(

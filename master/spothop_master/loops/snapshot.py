@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from spothop.jobspec import JobSpec
 from spothop.wire import (
     JOB_ACTIVE,
     AttemptState,
@@ -27,15 +26,13 @@ from spothop_master.core.facts import (
     AttemptFacts,
     JobFacts,
     Limits,
-    Match,
     PlaceFacts,
-    Requirements,
     Sighting,
     Snapshot,
     VmFacts,
 )
 from spothop_master.core.placement import FINAL
-from spothop_master.store.jobs import spec_of
+from spothop_master.store.jobs import requirements_of, spec_of
 from spothop_master.store.observations import saved_since_notice
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
@@ -84,21 +81,6 @@ def snapshot_of(
         limits=observed.limits,
         jitter=jitter,
         now=now,
-    )
-
-
-def requirements_of(spec: JobSpec) -> Requirements:
-    asked = spec.resources
-    return Requirements(
-        any_of=tuple(
-            Match(cloud=each.cloud, region=each.region, zone=each.zone, vm=each.vm)
-            for each in asked.any_of
-        ),
-        spot=asked.spot,
-        max_price=asked.max_price,
-        user_retries=spec.retries.user,
-        infrastructure_retries=spec.retries.infrastructure,
-        max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
     )
 
 

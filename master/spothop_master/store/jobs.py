@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
 from spothop.wire import JOB_ACTIVE, JobState, Wanted
+from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
 from spothop_master.store import transitions
 from spothop_master.store.schema import Job
@@ -111,6 +112,22 @@ def wait(session: Session, job: Job, *, until: datetime, reason: str, now: datet
 
 def spec_of(job: Job) -> JobSpec:
     return JobSpec.model_validate(job.spec)
+
+
+def requirements_of(spec: JobSpec) -> Requirements:
+    """What the job file asks of the master, as facts for decisions."""
+    asked = spec.resources
+    return Requirements(
+        any_of=tuple(
+            Match(cloud=each.cloud, region=each.region, zone=each.zone, vm=each.vm)
+            for each in asked.any_of
+        ),
+        spot=asked.spot,
+        max_price=asked.max_price,
+        user_retries=spec.retries.user,
+        infrastructure_retries=spec.retries.infrastructure,
+        max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
+    )
 
 
 def _with_storage(spec: JobSpec, storage_url: str) -> JobSpec:

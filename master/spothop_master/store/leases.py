@@ -38,11 +38,6 @@ def drop(session: Session, job_id: str, *, token: str) -> None:
     _update(session, job_id, Job.lease_token == token, lease_token=None, lease_until=None)
 
 
-def hold(session: Session, job_id: str, *, token: str) -> None:
-    """Raises StaleLease when it is another's; else the row stays ours until the commit."""
-    _update(session, job_id, Job.lease_token == token, lease_token=token)
-
-
 def break_all(session: Session) -> None:
     """Only where this is the only master: the one that took them is gone."""
     statement = update(Job).where(Job.lease_token.is_not(None))
