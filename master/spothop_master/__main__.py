@@ -42,7 +42,7 @@ class CannotStart(Exception):
 
 
 class Server(uvicorn.Server):
-    """Tells long polls of the end, and ends with status 0 after SIGTERM and SIGINT."""
+    """Ends long polls first, and exits with status 0 after SIGTERM and SIGINT."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)

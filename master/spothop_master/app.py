@@ -49,7 +49,7 @@ THREADS = 16
 """In which clouds are asked."""
 
 MACHINES = ("/api/", "/agent/")
-"""Paths whose errors are JSON; all others are looked at by people."""
+"""Paths whose errors are JSON; people look at all others."""
 
 
 def create_app(
@@ -61,7 +61,7 @@ def create_app(
     executor: Executor | None = None,
     loops: bool = True,
 ) -> FastAPI:
-    """The whole master. `loops` False starts none of them: tests turn the crank themselves;
+    """The whole master. `loops` False starts none of them: tests call them themselves;
     `executor` is where calls to clouds run (default: threads).
 
     Nothing runs before the application's lifespan begins.
@@ -150,8 +150,8 @@ def make_services(
 
 @asynccontextmanager
 async def running_loops(services: Services) -> AsyncIterator[None]:
-    """Supervise in a thread of its own, which its event wakes; the slow ones by the scheduler,
-    late turns of which are dropped and never run beside each other."""
+    """Supervise in a thread of its own, which its event wakes; the slow ones by the scheduler: a
+    turn that is late is dropped, and no two turns of one loop run at the same time."""
     settings, clock = services.settings, services.clock
     supervise = threading.Thread(
         target=services.supervisor.run_forever, args=(services.stopping,), name="supervise"

@@ -1,8 +1,8 @@
 """The master's home folder: one master per home, its name, and the first admin token.
 
 `<home>/master.lock` is held with flock(2) for the life of the process, so that a killed master
-leaves nothing behind that had to be cleaned up. `<home>/owner` names the installation in the tags
-of its VMs. `<home>/admin.token` is readable by its user alone.
+leaves nothing to clean up. `<home>/owner` names the installation in the tags of its VMs.
+`<home>/admin.token` is readable by its user alone.
 """
 
 from __future__ import annotations

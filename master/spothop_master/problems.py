@@ -1,4 +1,4 @@
-"""An error that a user or an agent is told: a status, the fact, and the way out."""
+"""An error for a user or an agent: a status, the fact, and the way out."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class MasterSettings(BaseModel):
     prior_mttp_s: MeanLife = Field(default=10800)
     """Mean time to preemption assumed where no life was seen."""
     prior_mttp_local_s: MeanLife = Field(default=20)
-    """The same for the local cloud, whose VMs are preempted for show."""
+    """The same for the local cloud, whose preemptions are there to try things out."""
     prior_mttp_on_demand_s: MeanLife = Field(default=2_592_000)
     """The same for on-demand VMs: never preempted, but 30 days until a host fails."""
     prior_mttp_pools: dict[str, MeanLife] = Field(default_factory=dict)

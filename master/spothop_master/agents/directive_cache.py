@@ -1,4 +1,4 @@
-"""What each VM is to be answered, in memory: a heartbeat asks no database.
+"""The directives for each VM, kept in memory: a heartbeat asks no database.
 
 What it guarantees: no answer is older than the last change of its job or of its VM that this master
 knows of. Two rules give that:
@@ -78,7 +78,7 @@ class DirectiveCache:
             return list(known.directives)
 
     def job_changed(self, job_id: str) -> None:
-        """Something was written that may change what VMs of this job are told. Call it after the
+        """Something was written that may change the directives of this job's VMs. Call it after the
         commit."""
         with self._lock:
             self._of_job.pop(job_id, None)

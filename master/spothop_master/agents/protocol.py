@@ -1,4 +1,4 @@
-"""What agents say and are told: joining, reports in order, directives that hold now."""
+"""The protocol with agents: joining, taking their reports in order, and the directives they get."""
 
 from __future__ import annotations
 
@@ -114,16 +114,16 @@ def directives(
     if attempt.stop_wanted is not None:
         why = EndReason(attempt.stop_wanted)
         return [StopDirective(attempt=number, reason=why, save=why is EndReason.PAUSED)]
-    told: list[AnyDirective] = []
+    found: list[AnyDirective] = []
     if _is_reassigned(session, vm_id, attempt):
-        told.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
+        found.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
     if attempt.may_fence and attempt.fenced_at is None:
-        told.append(FenceDirective(attempt=number))
+        found.append(FenceDirective(attempt=number))
     if attempt.state == AttemptState.RUNNING.value:
         due = insurance.directive(session, vm, attempt, priors, now=now)
         if due is not None:
-            told.append(InsuranceDirective(attempt=number, insurance=due))
-    return told
+            found.append(InsuranceDirective(attempt=number, insurance=due))
+    return found
 
 
 def is_waiting(session: Session, vm_id: str) -> bool:

@@ -267,7 +267,8 @@ _ALWAYS = frozenset({"notice", "committed", "message", "acknowledged"})
 """Facts of the VM, the chain and the log: true whatever became of the attempt."""
 
 _PROGRESS = frozenset({"steps", "metrics"})
-"""Many, and the next attempt computes the same again: nobody misses those that come late."""
+"""There are many of them, and the next attempt computes the same again: late ones are dropped
+without an event."""
 
 _APPLY: Mapping[type, Callable[[ReportContext, Any], None]] = {
     PhaseReport: _phase,

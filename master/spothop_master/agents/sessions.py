@@ -74,7 +74,7 @@ class Sessions:
             return self._acked.get(vm_id)
 
     def allow_log(self, vm_id: str, attempt: int, node: int) -> None:
-        """The VM was seen to have this place."""
+        """The database said that the VM has this place."""
         with self._lock:
             self._nodes[vm_id, attempt] = node
 

@@ -42,7 +42,7 @@ URGENT = frozenset(
 """Reports after which the supervise loop looks at once."""
 
 WAITING_SYNC_S = 0.2
-"""Between syncs of a VM that is ready and waits for the word to go on."""
+"""Between syncs of a VM that is ready and waits until it may go on."""
 
 Message = TypeVar("Message", bound=Strict)
 
@@ -159,7 +159,7 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
         waiting = protocol.is_waiting(session, known.vm)
     services.sessions.acknowledge(known.vm, acked)
     delay_s = services.settings.sync_every_s
-    if waiting:  # every second that it waits for a word is one without training
+    if waiting:  # every second that it waits is one without training
         delay_s = min(delay_s, WAITING_SYNC_S)
     else:
         services.directives.keep(version, directives, now=now)

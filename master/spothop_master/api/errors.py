@@ -1,4 +1,4 @@
-"""Every error of the REST answers is a `wire.Problem`: the fact, the field, the way out."""
+"""Every error of the REST API is answered as a `wire.Problem`: the fact, the field, the way out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTHENTICATE = {"WWW-Authenticate": "Bearer"}  # RFC 9110, section 11.6.1: a 401
 
 
 def of(error: Exception, request: Request) -> ApiError:
-    """What an exception of a route means to the one who asked."""
+    """What the caller is answered for an exception of a route."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):

@@ -1,4 +1,4 @@
-"""Whether a job's storage can be used at all: what can be told before a VM is paid for."""
+"""Whether a job's storage can be used at all: what can be checked before a VM is paid for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _check(field: str, url: str, schemes: Collection[str]) -> None:
-    """What the URL alone tells."""
+    """What the URL alone says."""
     from spothop.storage import StorageBadUrl, check_url  # obstore takes its time to load
 
     if urlsplit(url).scheme not in schemes:

@@ -1,4 +1,4 @@
-"""The cloud seam: one Protocol, its typed errors, one contract suite over every implementation.
+"""What a cloud is to us: one Protocol, its typed errors, one contract suite over all drivers.
 
 Implementations are synchronous, keep no state of their own that matters (the cloud's listing is the
 truth), and map every failure of theirs to one of the errors below. None of them retries a launch:
@@ -114,7 +114,7 @@ class Cloud(Protocol):
     name: str
     list_every_s: float
     """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
-    A VM that ended without notice is missed for so long."""
+    The end of a VM without a notice is seen so late at most."""
 
     def pools(self) -> Sequence[PoolInfo]:
         """Every pool offered now, with its price."""

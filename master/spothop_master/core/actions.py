@@ -38,7 +38,7 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt:
-    """The cloud has the VM of this row's token: write down its id."""
+    """The cloud lists a VM with this row's token: write down its id."""
 
     vm: str
     reason: str
@@ -55,7 +55,7 @@ class MarkRunning:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchLost:
-    """No cloud has a VM of this row's token: there never was one."""
+    """The cloud lists no VM with this row's token: the launch never happened."""
 
     vm: str
     reason: str
@@ -63,7 +63,7 @@ class LaunchLost:
 
 @dataclass(frozen=True, kw_only=True)
 class VmOver:
-    """The cloud says it is over, or knows it no more."""
+    """The cloud says that it is over, or no longer lists it."""
 
     vm: str
     reason: str
@@ -87,7 +87,7 @@ class ReleaseVm:
 
 @dataclass(frozen=True, kw_only=True)
 class AskTermination:
-    """Tell the cloud, again until its listing agrees."""
+    """Ask the cloud to end it; asked again until its listing says so."""
 
     vm: str
     reason: str

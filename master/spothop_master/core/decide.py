@@ -1,7 +1,7 @@
 """What to do next about one job: `decide(snapshot)` -> actions, each with its reason. Pure.
 
-The rules stand in an order: first what the clouds and the silence say of VMs, then what that means
-for attempts, then what the user wants, then the job's end, then replacements, and the tidying last.
+The rules have an order: first what listings and silent agents say of VMs, then what that means for
+attempts, then what the user wants, then the job's end, then replacements, and the tidying last.
 The first rule with an answer ends the round; the caller applies it, looks again, and so every rule
 sees facts that the rules before it agree with.
 """

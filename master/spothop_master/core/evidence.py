@@ -23,7 +23,7 @@ class EndCause(str, Enum):
 
 
 class Evidence(str, Enum):
-    """Behind a life; the first three in the order of their rank."""
+    """What the end of a life is known from; the first three in the order of their rank."""
 
     NOTICE = "notice"
     CLOUD = "cloud"

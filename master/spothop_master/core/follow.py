@@ -29,7 +29,7 @@ EVENT_OF = {
 
 
 def job_state(living: Sequence[Living]) -> JobState:
-    """What the newest attempt does, once all of its VMs have joined; `draining` until then while an
+    """What the newest attempt does, once all of its VMs have joined. Until then `draining`, while an
     older one drains."""
     if not living:
         return JobState.QUEUED

@@ -1,8 +1,8 @@
 """When the injector takes the next VM. Pure: the same plan and number give the same answer.
 
-The k-th interval runs from when the k-th VM came up (or the injection was asked for, if that was
-later) to the eviction call. Its uniform numbers are hashes of seed and number, so that a restart of
-the master changes nothing and no state of a generator has to be kept.
+The k-th interval begins when the k-th VM comes up, or when the injection is asked for if that is
+later, and ends with the eviction call. Its uniform numbers are hashes of seed and number: a restart
+of the master changes nothing, and no state of a generator has to be kept.
 """
 
 from __future__ import annotations

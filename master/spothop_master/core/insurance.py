@@ -1,8 +1,8 @@
 """When a job's next insurance save is due, as its agent is told. Pure.
 
-The interval is the policy's (`spothop.policy`); here stands what a master adds to it: what to do
-before anything was measured, what an agent gets to go on with while the master is away, and which
-changes are worth an event.
+The interval comes from the policy (`spothop.policy`). This module has what a master adds to it:
+what to do before anything was measured, what an agent goes on with while the master is away, and
+which changes are worth an event.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def order(
     avoid_s: float,
     now: datetime,
 ) -> list[Choice]:
-    """`any_of` in its order, then by price; lately bad ones last, the longest unharmed first.
+    """In the order of `any_of`, then by price. Pools with trouble lately come last; the one
+    whose trouble is longest ago is the first of these.
 
     `history` is this job's VMs. A preemption counts against the whole zone: in a public
     record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals were followed by another

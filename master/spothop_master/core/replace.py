@@ -29,7 +29,7 @@ from spothop_master.core.actions import (
 from spothop_master.core.facts import AttemptFacts, PlaceFacts, Snapshot, VmFacts
 
 _COUNTED = USER_FAILURES | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
-"""Ends after which the next attempt waits."""
+"""After an end for one of these reasons the next attempt waits for the back-off."""
 
 
 def replacement(snapshot: Snapshot) -> list[Action]:
@@ -64,7 +64,7 @@ def replacement(snapshot: Snapshot) -> list[Action]:
 
 
 def waits_for_same_vms(snapshot: Snapshot) -> bool:
-    """The newest attempt failed by itself, on VMs that are all fit for another one."""
+    """The newest attempt failed, on VMs that can all be used for another one."""
     newest = snapshot.newest
     if newest is None or newest.alive or snapshot.job.wanted is not Wanted.RUNNING:
         return False
@@ -85,7 +85,7 @@ def resume(snapshot: Snapshot) -> list[Action]:
 
 
 def finish(snapshot: Snapshot, state: JobState, reason: str) -> list[Action]:
-    """The job's end, and that of whatever attempt still lives."""
+    """The end of the job, and of its attempts that still live."""
     text = f"the job is over: {state.value}"
     ends: list[Action] = [
         EndAttempt(attempt=attempt.number, why=_overtaken(attempt, state), reason=text)
@@ -95,7 +95,7 @@ def finish(snapshot: Snapshot, state: JobState, reason: str) -> list[Action]:
 
 
 def _overtaken(attempt: AttemptFacts, state: JobState) -> EndReason:
-    """A replacement may succeed before the attempt with the notice was seen to end."""
+    """A replacement may succeed before we see the end of the attempt with the notice."""
     noticed = attempt.notice_at is not None
     return EndReason.PREEMPTED if noticed and state is JobState.SUCCEEDED else EndReason.CANCELLED
 

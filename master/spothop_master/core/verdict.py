@@ -1,4 +1,4 @@
-"""Why an attempt ended, from how its process did. Pure."""
+"""Why an attempt ended, judged by how its process ended. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
     if report.code == 0 and report.done:
         return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
     if stop_wanted is not None and (report.stopped or report.code == 0):
-        return Verdict(reason=stop_wanted, text=f"{how}, as it was told: {stop_wanted}")
+        return Verdict(reason=stop_wanted, text=f"{how}, as asked: {stop_wanted}")
     if report.out_of_memory:
         return Verdict(
             reason=EndReason.OUT_OF_MEMORY,
@@ -47,7 +47,7 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
 
 
 def of_preparation(report: PreparationFailedReport, *, noticed: bool) -> Verdict:
-    """Preparation broken off by a preemption is nobody's failure."""
+    """A preemption during the preparation is nobody's failure."""
     text = f"{report.phase} failed: {report.message}"
     if noticed:
         return Verdict(reason=EndReason.PREEMPTED, text=text)
@@ -68,5 +68,5 @@ def _how(report: ExitedReport) -> str:
     elif report.code is not None:
         text = f"the process exited with code {report.code}"
     else:
-        text = "the process ended, nobody saw how"
+        text = "the process ended, and how is not known"
     return f"{text}: {report.message}" if report.message else text

@@ -1,4 +1,4 @@
-"""What the clouds' listings and the silence of agents say about VMs. Pure."""
+"""What the clouds' listings, and agents that are silent, say about VMs. Pure."""
 
 from __future__ import annotations
 

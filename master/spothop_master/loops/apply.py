@@ -1,6 +1,6 @@
-"""Writes decisions down, inside the transaction in which they were made (I3: intent first).
+"""Writes decisions down, in the transaction in which they were made (I3: intent before effect).
 
-What needs a cloud comes back as an effect, to be carried out when the transaction is committed.
+What needs a cloud comes back as an effect, to be performed after the commit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AGENT_DIRECTORY = "/var/lib/spothop"
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The row is committed; now ask the cloud."""
+    """Ask the cloud for the VM of this row, which is committed."""
 
     vm: str
     cloud: str
@@ -75,18 +75,18 @@ class LaunchContext:
 
 
 def apply(
-    session: Session, snapshot: Snapshot, action: Action, means: LaunchContext, *, now: datetime
+    session: Session, snapshot: Snapshot, action: Action, context: LaunchContext, *, now: datetime
 ) -> list[Effect]:
     """One action; the effects it needs."""
     job = session.get_one(Job, snapshot.job.id)
     match action:
         case LaunchVm():
-            return _launch(session, job, action, means, now)
+            return _launch(session, job, action, context, now)
         case AskTermination():
             row = session.get_one(VmRow, action.vm)
             return [Terminate(vm=row.id, cloud=row.cloud, cloud_id=row.cloud_id or "")]
         case Adopt() | MarkRunning() | LaunchLost() | VmOver() | MarkSuspect() | ReleaseVm():
-            _of_vm(session, snapshot, action, means.heartbeats, now)
+            _of_vm(session, snapshot, action, context.heartbeats, now)
         case AssignSame():
             row = session.get_one(VmRow, action.vm)
             _place(session, job, row, action, now)
@@ -104,11 +104,11 @@ def apply(
 
 
 def _launch(
-    session: Session, job: Job, action: LaunchVm, means: LaunchContext, now: datetime
+    session: Session, job: Job, action: LaunchVm, context: LaunchContext, now: datetime
 ) -> list[Effect]:
-    info = means.offers[action.pool]
-    name = f"vm-{means.new_token()[:10]}"
-    join_token, client_token = means.new_token(), f"spothop-{means.new_token()}"
+    info = context.offers[action.pool]
+    name = f"vm-{context.new_token()[:10]}"
+    join_token, client_token = context.new_token(), f"spothop-{context.new_token()}"
     order = vms.Order(
         id=name,
         token=client_token,
@@ -122,7 +122,7 @@ def _launch(
     row = vms.request(session, job, order, reason=action.reason, now=now)
     _place(session, job, row, action, now)
     user_data = AgentConfig(
-        master=means.master_url,
+        master=context.master_url,
         token=join_token,
         vm=name,
         dialect=info.dialect,
@@ -131,7 +131,7 @@ def _launch(
     spec = LaunchSpec(
         pool=info.pool,
         user_data=user_data,
-        tags={OWNER_TAG: means.owner, "spothop-job": job.id, "spothop-vm": name},
+        tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
         max_price=jobs.spec_of(job).resources.max_price,
     )
     return [Launch(vm=name, cloud=info.pool.cloud, token=client_token, spec=spec)]

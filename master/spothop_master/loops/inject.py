@@ -1,4 +1,4 @@
-"""Takes the VMs of jobs under test, when their injection says so: the cloud's own eviction test.
+"""Preempts VMs of jobs under test, when their injection says so, by the cloud's own eviction test.
 
 Claim, act, apply: a master killed between the call and its record makes the call once more, which
 the cloud answers like the first.

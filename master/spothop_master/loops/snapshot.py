@@ -42,7 +42,7 @@ ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Where facts come from that are in no row."""
+    """The sources of facts that are in no row."""
 
     watcher: CloudWatcher
     heartbeats: Heartbeats

@@ -2,8 +2,8 @@
 
 Loading, deciding and writing intents is one transaction; the clouds are called after its commit, in
 a thread of the job's own, so that a slow launch delays no other job (I4). A lease on the job guards
-what the thread writes: whoever lost it drops what they found out, and the cloud's listing tells the
-next one (I3, I10). After an unexpected exception the lease is given back and the listing decides.
+what the thread writes: whoever lost the lease writes nothing, and the next pass learns from the
+cloud's listing (I3, I10). So it is after an unexpected exception, when the lease is given back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEASE = timedelta(minutes=5)
 """Longer than any launch takes; a dead master's leases on PostgreSQL hold this long."""
 
 ROUNDS = 50
-"""Decisions about one job in one transaction; more is a fault in the rules."""
+"""At most so many decisions about one job in one transaction; more is a fault in the rules."""
 
 THREADS = 16
 
@@ -95,7 +95,7 @@ class Supervisor:
         while not stop.is_set():
             try:
                 self.run_once()
-            except Exception:  # no bug of one pass may end the loop
+            except Exception:  # a bug in one pass must not end the loop
                 log.exception("a supervise pass failed; the next one follows")
             self._rest()
 
@@ -127,7 +127,7 @@ class Supervisor:
                 self._look(job_id)
             except (leases.StaleLease, transitions.StaleState) as error:
                 log.info("%s; looking again at the next pass", error)
-            except Exception:  # nor that of one job the others
+            except Exception:  # and a bug in one job must not stop the others
                 log.exception("job %s: this pass failed; the next one follows", job_id)
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Supervisor:
                     break
                 for action in actions:
                     log.info("job %s: %s", job_id, action)
-                    effects += apply(session, facts, action, self._means(), now=now)
+                    effects += apply(session, facts, action, self._launch_context(), now=now)
                     session.flush()
                 over += [action.vm for action in actions if isinstance(action, VmOver)]
                 asked = [effect.vm for effect in effects if isinstance(effect, Terminate)]
@@ -221,7 +221,7 @@ class Supervisor:
         except Exception:  # the database is away, too
             log.exception("job %s: its lease ends by itself", job_id)
 
-    def _means(self) -> LaunchContext:
+    def _launch_context(self) -> LaunchContext:
         return LaunchContext(
             owner=self._settings.owner,
             master_url=self._settings.public_url,

@@ -57,7 +57,7 @@ class Sweep:
         for name, cloud in self._clouds.items():
             listing = self._watcher.fresh_listing(name, wait_s=WAIT_S)
             if listing is None or listing.began_at == self._looked_at.get(name):
-                continue  # away: a listing that was looked at before proves nothing more
+                continue  # no new answer; looking twice at one listing proves nothing more
             self._looked_at[name] = listing.began_at
             try:
                 self._sweep(name, cloud, listing)

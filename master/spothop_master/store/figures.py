@@ -38,7 +38,7 @@ def current_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
 
 
 def newest_step(attempts: Sequence[Attempt]) -> int | None:
-    """The newest attempt's that knows one: before its first step it is what it restored."""
+    """Of the newest attempt that has one: before its first step that is the step it restored."""
     for attempt in reversed(attempts):
         known = [s for s in (attempt.last_step, attempt.restored_step) if s is not None]
         if known:
@@ -47,7 +47,7 @@ def newest_step(attempts: Sequence[Attempt]) -> int | None:
 
 
 def progress(attempts: Sequence[Attempt]) -> Progress:
-    """`attempts` by number. One that went beyond what a later one restored lost the rest."""
+    """`attempts` by number. Steps of one beyond those that a later one restored were lost."""
     ran = [a for a in attempts if a.last_step is not None or a.restored_step is not None]
     useful, recomputed = 0.0, 0
     following: int | None = None  # where the next attempt began

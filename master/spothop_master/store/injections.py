@@ -1,4 +1,4 @@
-"""Injections: asking for one, finding the next victim, writing down what became of it."""
+"""Injections: asking for one, finding the next VM to preempt, writing down what became of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class BadPlan(ValueError):
-    """The request is not either of the two kinds."""
+    """The request is neither of the two kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)

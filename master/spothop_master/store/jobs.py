@@ -1,4 +1,4 @@
-"""Jobs: submitting, wanting, waiting, ending."""
+"""Jobs: submitting one, what its user wants of it, waiting, ending."""
 
 from __future__ import annotations
 

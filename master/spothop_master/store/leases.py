@@ -11,11 +11,11 @@ from spothop_master.store.schema import Job
 
 
 class StaleLease(Exception):
-    """Somebody else works on this job now; what was found out is dropped."""
+    """Another thread or master works on this job now; nothing was written."""
 
 
 def held(job: Job, *, now: datetime) -> bool:
-    """Somebody works on it, and their time is not over."""
+    """A thread or master works on it, and its time is not over."""
     return job.lease_token is not None and (job.lease_until is None or now < job.lease_until)
 
 
@@ -39,7 +39,7 @@ def drop(session: Session, job_id: str, *, token: str) -> None:
 
 
 def break_all(session: Session) -> None:
-    """Only where this is the only master: the one that took them is gone."""
+    """End all leases. Only where this is the only master: whoever took them is gone."""
     statement = update(Job).where(Job.lease_token.is_not(None))
     session.execute(statement.values(lease_token=None, lease_until=None))
 

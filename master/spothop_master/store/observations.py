@@ -1,6 +1,6 @@
-"""Measured figures: written from the first day, in the transaction of what they tell of.
+"""Measured figures: each is written in the transaction of the event that it measures.
 
-What they say is read in `zone_observations.py`. Durations are seconds.
+They are read in `zone_observations.py`. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StatedPriors:
 
     prior_mttp_s: float = 10800
     prior_mttp_local_s: float = 20
-    """Of the local cloud, whose VMs are preempted for show."""
+    """Of the local cloud, whose preemptions are there to try things out."""
     prior_mttp_on_demand_s: float = 2_592_000
     """30 days: on-demand VMs are not preempted, but their hosts fail."""
     prior_mttp_pools: Mapping[str, float] = field(default_factory=dict)

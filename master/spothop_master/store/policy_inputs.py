@@ -1,8 +1,8 @@
 """What a policy is given: the measures of a pool, and those of the job that trains there.
 
 `notice-aware` takes the posteriors of `pool_figures`. `thesis` takes the thesis's plain means over
-(VM type, region). Where nothing was measured a stated default speaks, and says so. All durations
-are seconds. Two queries besides those of the pool.
+(VM type, region). Where nothing was measured a stated default stands in, and the answer says so.
+All durations are seconds. Two queries besides those of the pool.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Lives: the posterior of `spothop.policy.estimators`, from censored lives, the ages of VMs that are
 alive (counted once: an ended VM has its observation instead), other zones of the region as a
-weakened prior, decay. Where nothing was measured a stated default speaks, and says so. All
-durations are seconds. Three queries whatever the number of pools.
+weakened prior, decay. Where nothing was measured a stated default stands in, and the answer says
+so. All durations are seconds. Three queries whatever the number of pools.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spothop_master.store.zone_observations import (
 )
 
 FEWEST_LIVES = 2
-"""Preemptions from which a survival curve is reported."""
+"""Fewer preemptions than this give no survival curve."""
 TOGETHER_S = 120.0
 """Preemptions in one zone within about this time are one event."""
 

@@ -2,8 +2,9 @@
 
 Every state column is guarded thrice: the life cycle's table in `core/states.py` decides, a guarded
 `UPDATE ... WHERE state = (the one read)` in `store/transitions.py` enforces it, and a CHECK admits
-nothing but the states that there are. So it is with reasons, wishes and kinds. The one exception is
-`events.kind`: a log's kinds grow with every release, and its readers skip those they do not know.
+nothing but the states that there are. The same holds for reasons, for what users want, and for
+kinds. The one exception is `events.kind`: a log's kinds grow with every release, and its readers
+skip those they do not know.
 """
 
 from __future__ import annotations
@@ -412,7 +413,7 @@ class Injection(Base):
     done: Mapped[int] = mapped_column(default=0)
     """Preemptions so far."""
     last_vm_id: Mapped[str | None] = mapped_column(String(64))
-    """The newest victim: not taken twice while its notice is on the way to us."""
+    """The newest VM that was taken: not taken twice while its notice is on the way to us."""
     claimed_until: Mapped[datetime | None]
     """A master is calling the cloud; after this another call may be made."""
     ended_at: Mapped[datetime | None]

@@ -26,7 +26,7 @@ _MACHINES: Mapping[type, tuple[str, Machine[Any, Any]]] = {
 
 
 class StaleState(Exception):
-    """The row is in another state than the one that was read; nothing was changed."""
+    """The row is no longer in the state that was read; nothing was changed."""
 
 
 def change(

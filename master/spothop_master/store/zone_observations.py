@@ -41,7 +41,7 @@ class ZoneObservations:
     alive: int = 0
 
     def add(self, other: ZoneObservations) -> None:
-        """Its sums."""
+        """Its counts and sums; not its lives."""
         for key, count in other.count.items():
             self.count[key] += count
             self.total[key] += other.total[key]

@@ -2,7 +2,7 @@
 
 config.py      what is offered: pools, prices, delays, capacity, scripted preemptions
 driver.py      `LocalCloud`, the `Cloud` protocol over the folders below `directory`
-vms.py         all VMs' folders: listing, orders, burial
+vms.py         all VMs' folders: listing, orders, cleaning up
 disk.py        one VM's folder: file names, atomic writes, locks, the doorbell
 vm_supervisor.py  one detached process per VM: delays, notices, the kill, the final state
 vm_processes.py  the VM's first process as its supervisor sees it

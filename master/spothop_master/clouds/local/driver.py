@@ -7,7 +7,7 @@
 The VM's id is made from the client token, so a repeated launch finds the first one's folder, after
 a crash too. Order in a launch: folder under a temporary name, rename, ledger, supervisor. A crash
 before the rename leaves nothing; one after it leaves a folder whose lock is free, that is, a VM
-whose supervisor is dead: list() buries it.
+whose supervisor is dead: list() cleans it up.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LocalCloud:
         found = []
         with _as_unavailable(self._root):
             for folder in self._vms.all():
-                with suppress(FileNotFoundError):  # forgotten by someone else meanwhile
+                with suppress(FileNotFoundError):  # another process removed it meanwhile
                     vm = self._vms.read(folder)
                     if self._is_past_keeping(vm):
                         self._forget(folder)

@@ -2,7 +2,7 @@
 
 Two ways to know what belongs to a VM. *Descendants*: whose chain of parents leads to a process of
 ours; complete, because supervisor and init are child subreapers, but only while one of them lives.
-*Marked*: whose environment names the VM; works without any ancestor, for the burial of a VM whose
+*Marked*: whose environment names the VM; works without any ancestor, to clean up a VM whose
 supervisor was killed. Not taken: cgroups, which need rights that a plain user has not.
 """
 

@@ -1,4 +1,4 @@
-"""The VM's first process as its supervisor sees it: made, ordered about, and killed with all below.
+"""The VM's first process as its supervisor sees it: made, given orders, killed with all below it.
 
 With namespaces, process 1 makes the listening sockets inside the VM's network and hands them out
 (SCM_RIGHTS): a socket stays in the network in which it was made, so the supervisor serves it from
@@ -44,11 +44,11 @@ class VmProcesses:
         self._order(STOP)
 
     def _order(self, order: bytes) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # dead: its reader will tell
+        with suppress(BrokenPipeError, ConnectionResetError):  # dead: its reader sees that
             self.orders.send(order)
 
     def kill(self, *, within_s: float) -> list[int]:
-        """SIGKILL everything; returns the processes that outlived the deadline (none, usually)."""
+        """SIGKILL everything; returns the processes that outlived the deadline (usually none)."""
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
             if self._namespaced:
@@ -95,7 +95,7 @@ def _first_process(
 ) -> int:
     """Body of the forked child; its exit code."""
     try:
-        os.close(LOCK_FD)  # the lock says that the supervisor lives, and it alone
+        os.close(LOCK_FD)  # only the supervisor may hold the lock: it says that it lives
         os.chdir(command.directory)
         if listen is None:
             namespaces.adopt_orphans()

@@ -1,4 +1,4 @@
-"""The folders of all VMs: the listing, orders to supervisors, burial of the unsupervised."""
+"""The folders of all VMs: the listing, orders to supervisors, cleaning up after dead ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class VmFolders:
         return VmFolder(path) if _ID.fullmatch(vm_id) and path.exists() else None
 
     def read(self, folder: VmFolder) -> Vm:
-        """What the disk says, after the burial of a VM that nobody supervises."""
+        """What the disk says, after cleaning up a VM that has no supervisor any more."""
         if folder.id in self._ended:
             return self._ended[folder.id]
         vm = self._read(folder)
@@ -58,7 +58,7 @@ class VmFolders:
         if state["state"] != CloudVmState.TERMINATED.value:
             with locked(folder.lock, wait=False) as lock:
                 if lock is not None:
-                    self._bury(folder)
+                    self._clean_up(folder)
                     state = read_json(folder.state)
         return Vm(
             id=spec.id,
@@ -95,10 +95,10 @@ class VmFolders:
         folder.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _bury(self, folder: VmFolder) -> None:
+    def _clean_up(self, folder: VmFolder) -> None:
         """End what a dead supervisor left; the caller holds the VM's lock."""
         if read_json(folder.state)["state"] == CloudVmState.TERMINATED.value:
-            return  # it ended in order, between our two looks
+            return  # it ended as it should, since we looked first
         left = kill_until_gone(partial(marked, folder.id), within_s=_BURIAL_S)
         if left:
             _log.error("VM %s: processes %s cannot be killed; trying again later", folder.id, left)
