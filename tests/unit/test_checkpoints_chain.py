@@ -305,3 +305,23 @@ def test_a_number_that_is_refused_and_free_is_left_to_the_callers_pause() -> Non
         assert s3.count("PutObject") == 1
         s3.heal()
         assert commit(chain, 1, 10).n == 2
+
+
+def test_before_an_entry_means_without_it(store: Scripted) -> None:
+    chain = chain_of(store)
+    assert chain.is_empty()
+    chain.fence(1)
+    assert not chain.is_empty()
+    commit(chain, 1, step=10)
+    fence = chain.fence(2)
+    assert [entry.n for entry in chain.newest_first(before=fence.n)] == [2, 1]
+    assert [entry.n for entry in chain.newest_first()] == [3, 2, 1]
+
+
+def test_a_save_of_another_attempt_with_the_same_id_is_another_one(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    old = commit(chain, 1, step=10, entry_id="save")
+    chain.fence(2)
+    assert chain.find(2, "save") is None
+    assert commit(chain, 2, step=20, entry_id="save").n == old.n + 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -175,18 +177,93 @@ def test_pruned_ones_are_passed_over_silently(chain: Chain, tmp_path: Path) -> N
     assert re.findall(r"\((step \d)", caught.value.message) == ["step 5", "step 4"]
 
 
+def lose(chain: Chain, entry: Entry) -> None:
+    chain.store.delete([record.key for record in entry.files if not record.is_folder])
+
+
+def steps(rejected: list[str]) -> list[str]:
+    return re.findall(r"\(step (\d)", " ".join(rejected))
+
+
+def test_only_data_older_than_the_newest_two_may_be_gone_silently(
+    chain: Chain, tmp_path: Path
+) -> None:
+    saves = [save(chain, tmp_path, step) for step in (1, 2, 3, 4)]
+    for entry in saves[1:]:
+        lose(chain, entry)
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert (restored.step, steps(restored.rejected)) == (1, ["4", "3"])
+
+
+def test_what_a_later_attempt_gave_up_may_be_gone_silently(chain: Chain, tmp_path: Path) -> None:
+    first, given_up = (save(chain, tmp_path, step) for step in (1, 2))
+    chain.fence(2)
+    files = upload(chain.store, JOB, 2, 3, SaveKind.PERIODIC, tmp_path / "source-1")
+    newest = chain.commit(
+        2, step=3, kind=SaveKind.PERIODIC, files=files, root="c", is_dir=True, meta={},
+        parent=first.n,
+    )  # fmt: skip
+    lose(chain, given_up)
+    lose(chain, newest)
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert (restored.step, steps(restored.rejected)) == (1, ["3"])
+
+
+def test_wrong_data_is_never_passed_over_silently(chain: Chain, tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        entry = save(chain, tmp_path, step)
+        if step > 1:
+            replace_data(chain, entry.files[-1], b"?")
+    restored = restore(chain.store, chain.entries(), tmp_path / "job")
+    assert (restored.step, steps(restored.rejected)) == (1, ["4", "3", "2"])
+
+
+def test_what_is_missing_is_not_asked_for_twice(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "one"
+    source.write_bytes(b"1")
+    files = upload(chain.store, JOB, 1, 1, SaveKind.PERIODIC, source)
+    chain.commit(1, step=1, kind=SaveKind.PERIODIC, files=files, root="one", is_dir=False, meta={})
+    replace_data(chain, files[0], None)
+    fetch, asked = type(chain.store).fetch, []
+
+    def counted(store: ObjectStore, key: str, *arguments: object, **more: object) -> Fetched:
+        asked.append(key)
+        return fetch(store, key, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(chain.store), "fetch", counted)
+    with pytest.raises(NothingRestores):
+        restore(chain.store, chain.entries(), tmp_path / "job")
+    assert asked == [files[0].key]
+
+
+def test_every_name_that_was_restored_is_durable(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(chain, tmp_path, 1)
+    synced: list[Path] = []
+    module = importlib.import_module("spothop.checkpoints.restore")  # hidden by its function
+    monkeypatch.setattr(module, "sync_folder", synced.append)
+    restore(chain.store, chain.entries(), tmp_path / "job")
+    fresh, place = synced[0], tmp_path / "job" / "out"
+    assert {path.relative_to(fresh).as_posix() for path in synced[:-1]} == {
+        ".", "deep", "deep/empty",
+    }  # fmt: skip
+    assert synced[-1] == place  # after the rename
+
+
 def test_one_bad_read_is_read_again(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(chain, tmp_path, 1)
     save(chain, tmp_path, 2)
-    fetch, reads = type(chain.store).fetch, 0
+    fetch, reads = type(chain.store).fetch, itertools.count(1)
 
     def torn_once(*arguments: object, **more: object) -> Fetched:
-        nonlocal reads
-        reads += 1
+        read = next(reads)  # files are read side by side: each read knows its own number
         fetched: Fetched = fetch(*arguments, **more)  # type: ignore[arg-type]
-        return Fetched("0" * 64, fetched.size) if reads == 1 else fetched
+        return Fetched("0" * 64, fetched.size) if read == 1 else fetched
 
     monkeypatch.setattr(type(chain.store), "fetch", torn_once)
     restored = restore(chain.store, chain.entries(), tmp_path / "job")
@@ -305,3 +382,11 @@ def test_a_job_that_prunes_while_it_is_read_is_listed_again(
     spec = StorageSpec(url=(tmp_path / "store").as_uri())
     restored = restore_from_job(spec, JOB, tmp_path / "new")
     assert (restored.step, restored.rejected) == (4, [])
+
+
+def test_another_jobs_storage_is_never_made(tmp_path: Path) -> None:
+    """A wrong URL in `init_from` is an error, not an empty chain: the job would begin anew."""
+    spec = StorageSpec(url=(tmp_path / "nowhere").as_uri())
+    with pytest.raises(StorageBadUrl, match="nowhere"):
+        restore_from_job(spec, JOB, tmp_path / "new")
+    assert not (tmp_path / "nowhere").exists()

@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from spothop.checkpoints import download_outputs, fetch_tree, upload_outputs
-from spothop.storage import FolderStore, ObjectMissing, ObjectStore, RemoteStore, UnsafePath
+from spothop.checkpoints import download_outputs, fetch_tree, transfer, upload_outputs
+from spothop.storage import (
+    FolderStore,
+    ObjectMissing,
+    ObjectStore,
+    RemoteStore,
+    StorageUnavailable,
+    UnsafePath,
+)
+from spothop.storage.base import Fetched
+from spothop.storage.folder import TEMPORARY
 from spothop.wire import StorageSpec
 
 
@@ -116,3 +125,42 @@ def test_nothing_at_the_url_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(ObjectMissing, match=name):
         fetch_tree(StorageSpec(url=(tmp_path / name).as_uri()), tmp_path / "target")
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_store_that_does_not_answer_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    opened = 0
+
+    def away(spec: StorageSpec, *, create: bool) -> ObjectStore:
+        nonlocal opened
+        opened += 1
+        if opened == at:
+            raise StorageUnavailable("503")
+        raise ObjectMissing("nothing there")
+
+    monkeypatch.setattr(transfer, "open_store", away)
+    with pytest.raises(StorageUnavailable):
+        fetch_tree(StorageSpec(url="s3://bucket/data"), tmp_path / "target")
+
+
+def test_what_a_killed_call_left_is_replaced(tmp_path: Path) -> None:
+    spec = StorageSpec(url=make(tmp_path / "data", {"a": b"whole"}).as_uri())
+    target = make(tmp_path / "target", {TEMPORARY + "a": b"cut"})
+    fetch_tree(spec, target)
+    assert tree(target) == {"a": b"whole"}
+
+
+def test_a_file_that_arrives_cut_short_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(store: FolderStore, key: str, target: Path, **more: object) -> Fetched:
+        target.write_bytes(b"wh")
+        return Fetched("", 2)
+
+    spec = StorageSpec(url=make(tmp_path / "data", {"a": b"whole"}).as_uri())
+    monkeypatch.setattr(FolderStore, "fetch", cut)
+    with pytest.raises(ObjectMissing, match="cut short"):
+        fetch_tree(spec, tmp_path / "target")
+    assert tree(tmp_path / "target") == {}

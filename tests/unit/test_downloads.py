@@ -73,3 +73,10 @@ def test_a_file_is_no_directory(storage: StorageSpec, tmp_path: Path) -> None:
     with pytest.raises(ClientError, match="cannot download into"):
         fetch(storage, JOB, tmp_path / "to")
     assert (tmp_path / "to").read_text() == "precious"
+
+
+def test_a_storage_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    spec = StorageSpec(url=(tmp_path / "nowhere").as_uri())
+    with pytest.raises(ClientError, match="nowhere"):
+        fetch(spec, JOB, tmp_path / "to")
+    assert not (tmp_path / "nowhere").exists()
