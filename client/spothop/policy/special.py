@@ -67,7 +67,7 @@ def _bisect(cdf: Callable[[float], float], p: float, high: float) -> float:
             low = middle
         else:
             high = middle
-        if high - low <= 1e-12 * high:
+        if high - low <= 1e-15 * high:
             break
     return high
 
