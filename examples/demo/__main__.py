@@ -90,7 +90,7 @@ def compare(client: Client, jobs: dict[str, str], folder: Path) -> tuple[str, st
 def run(
     console: Console, machine: Machine, interrupts: Interrupts, args: argparse.Namespace
 ) -> Outcome:
-    """Train on a machine of our own, which is gone afterwards, whatever happens."""
+    """Train on a machine of our own; everything is ended afterwards, whatever happens."""
     with machine:
         with machine.client() as client:
             console.print(INTRO.format(url=machine.url, token=shown(machine.token_file)))
@@ -155,7 +155,7 @@ def cancel(client: Client) -> None:
 
 def main() -> int:
     args = arguments()
-    args.report.unlink(missing_ok=True)  # an older one would vouch for a run that fails
+    args.report.unlink(missing_ok=True)  # an older report must not be taken for this run's
     console = Console(highlight=False)
     machine = Machine(args.home.resolve())
     with Interrupts() as interrupts:

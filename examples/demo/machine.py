@@ -19,7 +19,7 @@ from spothop.sdk.client import Client
 from spothop.wire import Dialect
 
 MARKER = "DEMO_RUN_OF_SPOTHOP"
-"""Every process below inherits this variable, so none can hide. (SPOTHOP_* stops at the agent.)"""
+"""Every process below inherits this variable and can be found. (SPOTHOP_* stops at the agent.)"""
 
 ZONES = [
     # zone letter, USD an hour, dialect, grace period in seconds (real ones: up to 120, 30, 30)
@@ -31,7 +31,7 @@ ZONES = [
 GRACE_S = {Dialect(dialect): grace for _, _, dialect, grace in ZONES}
 
 KILL_S = 5.0
-"""What is not gone so long after SIGKILL hangs in the kernel; nobody can help it."""
+"""A process that is still there so long after SIGKILL hangs in the kernel; we give up."""
 
 
 class DemoError(Exception):
@@ -109,7 +109,7 @@ class Machine:
                 return Client(self.url, self.token_file.read_text(encoding="utf-8").strip())
             time.sleep(0.05)
         log = (self.home / "master.log").read_text(encoding="utf-8", errors="replace")
-        raise DemoError(f"the master did not start; its last words:\n{log[-2000:]}")
+        raise DemoError(f"the master did not start; the end of its log:\n{log[-2000:]}")
 
     def __exit__(
         self,

@@ -45,9 +45,9 @@ class Plan:
     def next(self, dialect: Dialect, *, done: int) -> Kind | None:
         """What to do to a VM of this dialect; None when all was shown.
 
-        A dialect that still needs its notice gets it; otherwise one of the ruder kinds. A VM of a
-        dialect that was shown already is preempted with notice once more, so that the job moves on
-        to another zone; `most` bounds that.
+        A dialect that still needs its notice gets it; else the notice is too short or there is
+        none. A VM of a dialect that was shown already is preempted with notice once more, so that
+        the job moves on to another zone; `most` bounds that.
         """
         if not self.noticed and not self.others:
             return None

@@ -20,7 +20,7 @@ INDENT = 16
 
 
 def say(console: Console, text: str) -> None:
-    """Print, unless nobody is left to read it: the terminal, or the pipe's other end, is gone."""
+    """Print, unless the terminal, or the reader of the pipe, is gone."""
     with suppress(OSError, SystemExit):  # SystemExit: how rich takes a broken pipe
         console.print(text)
 
