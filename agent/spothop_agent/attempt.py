@@ -1,4 +1,4 @@
-"""One attempt from its assignment to its end: prepare, start, train, drain, report.
+"""The phases of one attempt, from its assignment to its end: prepare, start, train, drain, report.
 
 The order at the end: the process is over -> every accepted backup is committed or given up ->
 outputs -> log -> the exit is reported. An agent that is started again goes on from the state's
@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from pathlib import Path
 
 import spothop
-from spothop.storage.errors import StorageError
-from spothop.wire import (
-    ExitedReport,
-    FencedReport,
-    Heartbeat,
-    Insurance,
-    PreparationFailedReport,
-    SaveKind,
-    StartedReport,
-)
+from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport
 from spothop_agent.backups import Backups
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
 from spothop_agent.prepare import Preparation, PreparationFailed
-from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
+from spothop_agent.process import Process, environment, link_client, oom_kills
+from spothop_agent.reporting import Reporting, how_it_ended
 from spothop_agent.saves import Ask, AtNotice, Saves
 from spothop_agent.state import Phase
+from spothop_agent.stopping import Stopping
 from spothop_agent.tasks import cancel_all, first_end
 from spothop_agent.trainer import Trainer
 
@@ -37,14 +29,6 @@ POLL_S = 0.1
 """How often the exit is looked for."""
 TICK_S = 0.25
 """How often the outbox is looked at without a bell, and insurance is considered."""
-STOP_S = 12.0
-"""From a stop in the pipe to SIGTERM; the training API waits up to 10 s for a pending save."""
-STOP_STEPS = 3
-"""A stop is heard at a step's beginning: this many steps are added."""
-TERMINATE_S = 5.0
-"""From SIGTERM to SIGKILL."""
-FLUSH_S = 20.0
-"""The log's last part may take this long; what is left goes on after the exit is reported."""
 
 
 class Attempt:
@@ -71,12 +55,11 @@ class Attempt:
         self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
         self._trainer: Trainer | None = None
         self._backups: Backups | None = None
-        self._ended = asyncio.Event()
-        self._stop_asked = asyncio.Event()
-        self._stopping: asyncio.Task[None] | None = None
+        self._stopping = Stopping(context, self._process, self._saves)
         self.covered = asyncio.Event()
         """After a notice: there is nothing (more) to save."""
         self.shipper = LogShipper(context.paths.log, self._send_log)
+        self._reporting = Reporting(context, self.shipper)
 
     async def _send_log(self, offset: int, chunk: bytes) -> int:
         return await self._context.link.send_log(self._context.attempt, offset, chunk)
@@ -86,7 +69,7 @@ class Attempt:
         return self._context.attempt
 
     def heartbeat(self) -> Heartbeat:
-        alive = self._context.state.phase is Phase.STARTED and not self._ended.is_set()
+        alive = self._context.state.phase is Phase.STARTED and not self._stopping.ended.is_set()
         waiting = self._backups.waiting if self._backups is not None else 0
         return Heartbeat(step=self._saves.step, pending_saves=waiting, trainer_alive=alive)
 
@@ -102,14 +85,11 @@ class Attempt:
 
     def stop(self, reason: str, *, save: bool, patience_s: float | None = None) -> None:
         """End the process, or the preparation. Repeating it is harmless."""
-        if self._ended.is_set() or self._context.state.phase is Phase.EXITED:
-            return
-        if self._context.state.stop is None:
-            self._context.state_file.set(stop=reason, stop_save=save)
-            self._context.note(f"stopping: {reason}")
-        self._stop_asked.set()
-        if self._trainer is not None and self._stopping is None:
-            self._stopping = asyncio.create_task(self._end_process(patience_s))
+        self._stopping.stop(reason, save=save, patience_s=patience_s)
+
+    async def wait_ended(self, seconds: float) -> None:
+        """Wait for the process to be over, but no longer than this."""
+        await self._stopping.wait_ended(seconds)
 
     def on_notice(self, event: str, deadline: float) -> AtNotice:
         """Ask for the emergency save; without a process there is nothing to save."""
@@ -122,7 +102,7 @@ class Attempt:
             self.stop(f"notice {event} before the training process started", save=False)
             reason = "the training process has not started: there is nothing to save"
             return AtNotice(ask=None, fits=False, reason=reason)
-        if self._trainer is None or self._ended.is_set():
+        if self._trainer is None or self._stopping.ended.is_set():
             reason = "the training process is over: only its accepted backups are left"
             return AtNotice(ask=None, fits=True, reason=reason)
         answer = self._saves.at_notice(event, deadline, now=self._context.now())
@@ -132,7 +112,7 @@ class Attempt:
 
     def resume_notice(self, request: str, deadline: float) -> None:
         """An agent before us has asked for this save: the process knows the request."""
-        if self._trainer is None or self._ended.is_set():
+        if self._trainer is None or self._stopping.ended.is_set():
             return
         ask = Ask(
             request=request,
@@ -168,36 +148,26 @@ class Attempt:
             if await self._unless_stopped():
                 return True
         except PreparationFailed as failed:
-            await self._report_failed(failed)
+            await self._reporting.failed(failed)
             return False
         except Fenced as fenced:
-            self._context.state_file.set(fenced_by=fenced.by)
-            self._context.report(FencedReport(by=fenced.by), key="fenced")
+            self._reporting.fenced(fenced.by)
             return False
-        await self.shipper.flush(FLUSH_S)
-        reason = self._context.state.stop or ""
-        message = f"ended before the training process started: {reason}"
-        self._context.report(ExitedReport(stopped=True, message=message), key="exited")
+        await self._reporting.never_started()
         return False
-
-    async def _report_failed(self, failed: PreparationFailed) -> None:
-        self._context.note(f"{failed.phase} failed: {failed}")
-        await self.shipper.flush(FLUSH_S)
-        report = PreparationFailedReport(phase=failed.phase, message=str(failed), user=failed.user)
-        self._context.report(report, key="failed")
 
     async def _unless_stopped(self) -> bool:
         """Prepare; False when a stop came first."""
         if self._context.state.stop is not None:
             return False
         work = asyncio.create_task(self._preparation.run())
-        stop = asyncio.create_task(self._stop_asked.wait())
+        stop = asyncio.create_task(self._stopping.asked.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return False
             await work
-            return not self._stop_asked.is_set()
+            return not self._stopping.asked.is_set()
         finally:
             await cancel_all([work, stop])
 
@@ -210,13 +180,15 @@ class Attempt:
         )
         trainer = Trainer(self._context, self._saves, backups.look)
         self._backups, self._trainer = backups, trainer
+        self._stopping.begin(trainer)
         tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
         try:
             # A part that fails ends the agent: the next one goes on, and training does not notice.
             await first_end({end}, {*tasks})
         finally:
-            await cancel_all([*tasks, end, *([self._stopping] if self._stopping else [])])
+            await cancel_all([*tasks, end])
+            await self._stopping.cancel()
             trainer.pipes.close()
 
     async def _to_the_end(self, backups: Backups, trainer: Trainer) -> None:
@@ -225,7 +197,7 @@ class Attempt:
             try:
                 await self._start()
             except OSError as error:
-                await self._report_failed(PreparationFailed.of_system("start", error))
+                await self._reporting.failed(PreparationFailed.of_system("start", error))
                 self._context.state_file.set(phase=Phase.EXITED)
                 return
             self._saves.saved_at = self._context.now()  # insurance is armed at the start
@@ -233,14 +205,12 @@ class Attempt:
             self.stop(self._context.state.stop, save=self._context.state.stop_save)
         while (ended := self._process.exit()) is None:  # noqa: ASYNC110  another process's file
             await asyncio.sleep(POLL_S)
-        self._ended.set()
+        self._stopping.ended.set()
         self._context.chaos.reach("after_exit")
-        self._context.note(f"the process ended: {_words(ended)}; backing up what is left")
+        self._context.note(f"the process ended: {how_it_ended(ended)}; backing up what is left")
         trainer.pipes.drain()
         await backups.drain()
-        lost = await self._upload_outputs()
-        await self.shipper.flush(FLUSH_S)
-        self._context.report(self._exited(ended, lost), key="exited")
+        await self._reporting.exited(ended, step=self._saves.step)
         self._context.state_file.set(phase=Phase.EXITED)
 
     async def _start(self) -> None:
@@ -261,77 +231,6 @@ class Attempt:
             self._trainer.pipes.flush()
             self._backups.look()
             ask = self._saves.due(self._context.now(), uploading=self._backups.waiting > 0)
-            if ask is not None and self._trainer.known and not self._ended.is_set():
+            if ask is not None and self._trainer.known and not self._stopping.ended.is_set():
                 self._trainer.ask(ask)
             await asyncio.sleep(TICK_S)
-
-    async def _end_process(self, patience_s: float | None) -> None:
-        """Ask, then SIGTERM, then SIGKILL; who never said hello cannot be asked."""
-        assert self._trainer is not None
-        state = self._context.state
-        if self._trainer.known:
-            ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
-            if state.stop_save and ask is not None:
-                self._trainer.ask(ask)
-            self._trainer.stop(state.stop or "")
-            if patience_s is None:
-                patience_s = STOP_S + STOP_STEPS * self._saves.step_s
-            if await self._ends_within(patience_s):
-                return
-        self._process.signal(signal.SIGTERM)
-        if not await self._ends_within(TERMINATE_S):
-            self._process.signal(signal.SIGKILL)
-
-    async def _ends_within(self, seconds: float) -> bool:
-        try:
-            await asyncio.wait_for(self._ended.wait(), seconds)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
-    async def wait_ended(self, seconds: float) -> None:
-        """Wait for the process to be over, but no longer than this."""
-        if self._trainer is not None:
-            await self._ends_within(seconds)
-
-    # --- the end --------------------------------------------------------------------------------
-
-    async def _upload_outputs(self) -> str:
-        """Why they are lost; empty when they are not."""
-        if self._context.state.fenced_by is not None:
-            return ""  # the newer attempt has its own
-        outputs, store = self._context.paths.outputs, self._context.checkpoint_store
-        skipped: list[str] = []
-        try:
-            count = await self._context.storage.call(store.upload_outputs, outputs, skipped.append)
-        except (StorageError, OSError) as error:
-            self._context.tell(f"outputs could not be uploaded: {error}", level="error")
-            return str(error)
-        for text in dict.fromkeys(skipped):
-            self._context.tell(f"outputs: left out: {text}", level="warning")
-        if count:
-            self._context.note(f"outputs: {count} files uploaded")
-        return ""
-
-    def _exited(self, ended: Exit, outputs_lost: str) -> ExitedReport:
-        state = self._context.state
-        stopped = state.stop is not None
-        before, after = state.oom_kills, oom_kills()
-        grown = before is not None and after is not None and after > before
-        return ExitedReport(
-            code=ended.code,
-            signal=ended.signal,
-            done=self._context.paths.done.exists(),
-            stopped=stopped,
-            out_of_memory=ended.killed and not stopped and grown,
-            step=self._saves.step,
-            uncommitted=state.given_up,
-            outputs_lost=outputs_lost,
-            message=state.stop or ended.message,
-        )
-
-
-def _words(ended: Exit) -> str:
-    if ended.signal is not None:
-        return f"signal {signal.Signals(ended.signal).name}"
-    return f"exit code {ended.code}" if ended.code is not None else ended.message

@@ -1,0 +1,84 @@
+"""Ends the training process: a stop in its pipe, then SIGTERM, then SIGKILL.
+
+Who asks first gives the reason, which is kept in the state: an agent that is started again goes on
+stopping. A process that has never said hello cannot be asked, and gets SIGTERM at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from spothop_agent.context import Context
+from spothop_agent.process import Process
+from spothop_agent.saves import Saves
+from spothop_agent.state import Phase
+from spothop_agent.tasks import cancel_all
+from spothop_agent.trainer import Trainer
+
+STOP_S = 12.0
+"""From a stop in the pipe to SIGTERM; the training API waits up to 10 s for a pending save."""
+STOP_STEPS = 3
+"""A stop is heard at a step's beginning: this many steps are added."""
+TERMINATE_S = 5.0
+"""From SIGTERM to SIGKILL."""
+
+
+class Stopping:
+    """One per attempt. `ended` is set by whoever sees that the process is over."""
+
+    def __init__(self, context: Context, process: Process, saves: Saves) -> None:
+        self._context = context
+        self._process = process
+        self._saves = saves
+        self._trainer: Trainer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.asked = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def begin(self, trainer: Trainer) -> None:
+        """From now on there may be a process to end."""
+        self._trainer = trainer
+
+    def stop(self, reason: str, *, save: bool, patience_s: float | None = None) -> None:
+        """End the process, or the preparation. Repeating it is harmless."""
+        if self.ended.is_set() or self._context.state.phase is Phase.EXITED:
+            return
+        if self._context.state.stop is None:
+            self._context.state_file.set(stop=reason, stop_save=save)
+            self._context.note(f"stopping: {reason}")
+        self.asked.set()
+        if self._trainer is not None and self._task is None:
+            self._task = asyncio.create_task(self._end_process(self._trainer, patience_s))
+
+    async def _end_process(self, trainer: Trainer, patience_s: float | None) -> None:
+        """Ask, then SIGTERM, then SIGKILL; who never said hello cannot be asked."""
+        state = self._context.state
+        if trainer.known:
+            ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
+            if state.stop_save and ask is not None:
+                trainer.ask(ask)
+            trainer.stop(state.stop or "")
+            if patience_s is None:
+                patience_s = STOP_S + STOP_STEPS * self._saves.step_s
+            if await self._ends_within(patience_s):
+                return
+        self._process.signal(signal.SIGTERM)
+        if not await self._ends_within(TERMINATE_S):
+            self._process.signal(signal.SIGKILL)
+
+    async def _ends_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self.ended.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def wait_ended(self, seconds: float) -> None:
+        """Wait for the process to be over, but no longer than this."""
+        if self._trainer is not None:
+            await self._ends_within(seconds)
+
+    async def cancel(self) -> None:
+        """Stop stopping: the process is over, or this agent ends."""
+        await cancel_all([self._task] if self._task is not None else [])
