@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spothop.statemachine import IllegalTransition, Machine
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import (
@@ -17,9 +18,7 @@ from spothop_master.core.states import (
     JOBS,
     VMS,
     AttemptEvent,
-    IllegalTransition,
     JobEvent,
-    Machine,
     VmEvent,
 )
 

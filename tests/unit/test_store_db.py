@@ -15,8 +15,9 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spothop.statemachine import IllegalTransition
 from spothop.wire import JobState
-from spothop_master.core.states import IllegalTransition, JobEvent
+from spothop_master.core.states import JobEvent
 from spothop_master.store import leases, transitions
 from spothop_master.store.db import MIGRATIONS, Database
 from spothop_master.store.schema import Base, Event, Job, User

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Generic, TypeVar
 
+from spothop.statemachine import Machine
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 
 
@@ -107,39 +107,6 @@ VM: Mapping[VmState, Mapping[VmEvent, VmState]] = {
     },
     VmState.TERMINATED: {},
 }
-
-S = TypeVar("S", bound=Enum)
-E = TypeVar("E", bound=Enum)
-
-
-class IllegalTransition(Exception):
-    """`event` cannot happen in `state`; nothing was changed."""
-
-    def __init__(self, state: Enum, event: Enum) -> None:
-        super().__init__(f"{type(state).__name__} {state.value!r} does not take {event.value!r}")
-        self.state = state
-        self.event = event
-
-
-class Machine(Generic[S, E]):
-    """One table with what follows from it."""
-
-    def __init__(self, table: Mapping[S, Mapping[E, S]]) -> None:
-        self.table = table
-        self.states: type[S] = type(next(iter(table)))
-        self.terminal = frozenset(state for state, follows in table.items() if not follows)
-
-    def after(self, state: S, event: E) -> S:
-        """Raises IllegalTransition."""
-        try:
-            return self.table[state][event]
-        except KeyError:
-            raise IllegalTransition(state, event) from None
-
-    def sources(self, event: E) -> frozenset[S]:
-        """The states in which `event` may happen."""
-        return frozenset(state for state, follows in self.table.items() if event in follows)
-
 
 JOBS = Machine(JOB)
 ATTEMPTS = Machine(ATTEMPT)

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy import CursorResult, select, update
 from sqlalchemy.orm import Session
 
+from spothop.statemachine import Machine
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
-from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, Machine, VmEvent
+from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, VmEvent
 from spothop_master.store.schema import Attempt, Event, Job, Place, VmRow
 
 Row = TypeVar("Row", Job, Attempt, VmRow)
