@@ -18,8 +18,10 @@ from spothop.storage.errors import StorageError
 from spothop.wire import CommittedReport, FencedReport
 from spothop_agent import outbox
 from spothop_agent.context import Context
-from spothop_agent.outbox import Entry, Torn
+from spothop_agent.notice_states import NoticeEvent
+from spothop_agent.outbox import Entry, Meta, Torn
 from spothop_agent.saves import Saves
+from spothop_agent.state import NoticeSeen
 
 T = TypeVar("T")
 
@@ -118,14 +120,21 @@ class Backups:
         self._saves.accepted(
             meta.kind, meta.step, request=meta.request, delta_s=meta.delta_s, now=meta.mono
         )
-        notice = self._context.state.notice
-        if notice is not None and notice.covered_by(meta.kind, meta.mono):
-            notice = notice.model_copy(update={"answered": True})
+        answered = self._notice_of(meta, NoticeEvent.ANSWER)
         self._context.state_file.set(
-            notice=notice, saved_step=self._saves.saved_step, last_step=self._saves.step
+            notice=answered or self._context.state.notice,
+            saved_step=self._saves.saved_step,
+            last_step=self._saves.step,
         )
         self._idle.clear()
         self._wake.set()
+
+    def _notice_of(self, meta: Meta, event: NoticeEvent) -> NoticeSeen | None:
+        """The notice after `event`, where this backup brings it that step further."""
+        notice = self._context.state.notice
+        if notice is None or not notice.takes(event):
+            return None
+        return notice.after(event) if notice.covered_by(meta.kind, meta.mono) else None
 
     def _make_room(self) -> None:
         free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE
@@ -228,10 +237,7 @@ class Backups:
         now, meta = self._context.now(), entry.meta
         beta_s = max(now - meta.mono, 0.0)
         self._saves.committed(beta_s)
-        notice = self._context.state.notice
-        since_notice_s = None
-        if notice is not None and notice.covered_by(meta.kind, meta.mono) and not notice.covered:
-            since_notice_s = now - notice.seen
+        covered = self._notice_of(meta, NoticeEvent.COMMIT)
         report = CommittedReport(
             n=made.n,
             step=meta.step,
@@ -239,7 +245,7 @@ class Backups:
             bytes=entry.size,
             delta_s=meta.delta_s,
             beta_s=beta_s,
-            since_notice_s=since_notice_s,
+            since_notice_s=None if covered is None else now - covered.seen,
         )
         self._context.report(report, key=f"committed-{made.n}", urgent=True)
         self._context.chaos.reach("after_report")
@@ -247,8 +253,10 @@ class Backups:
             f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
             f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
         )
+        if covered is not None:  # before the entry goes: without it an agent after us cannot know
+            self._context.state_file.set(notice=covered)
         self._forget(entry)
-        if since_notice_s is not None:
+        if covered is not None:
             self._on_covered()
 
     def _fenced(self, by: int) -> None:

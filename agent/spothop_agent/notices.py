@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from spothop.wire import AcknowledgedReport, NoticeReport
 from spothop_agent.attempt import Attempt
 from spothop_agent.context import Context
+from spothop_agent.notice_states import COVERED, NOTICES, NoticeEvent, NoticeState
 from spothop_agent.state import NoticeSeen
 from spothop_agent.watch import Notice
 
@@ -48,34 +49,42 @@ class Notices:
         known = self._context.state.notice
         if known is None or known.event != notice.event:
             known = self._new(notice)
-        elif known.request is not None and not known.answered:
+        if known.state is NoticeState.SEEN:
+            known = self._decide(notice, known)
+        elif known.state is NoticeState.REQUESTED and known.request is not None:
             self._attempt.resume_notice(known.request, known.deadline)
         self._context.storage.hurry.set()
-        if known.covered:
+        if known.state in COVERED:
             self._attempt.covered.set()
-        if not known.acknowledged:
+        if known.state not in NOTICES.terminal:
             task = asyncio.create_task(self._when_covered(notice))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def _new(self, notice: Notice) -> NoticeSeen:
-        context = self._context
-        now = context.now()
+        """On the disk before the save is asked for: whatever is handed over from now on answers."""
+        now = self._context.now()
         announced = notice.deadline_monotonic is not None
         deadline = notice.deadline_monotonic
         if deadline is None:
-            deadline = now + context.assignment.policy.grace_s
-        # Before the save is asked for: whatever is handed over from now on answers the notice.
+            deadline = now + self._context.assignment.policy.grace_s
         known = NoticeSeen(event=notice.event, seen=now, deadline=deadline, announced=announced)
-        context.state_file.set(notice=known)
+        self._context.state_file.set(notice=known)
+        return known
+
+    def _decide(self, notice: Notice, known: NoticeSeen) -> NoticeSeen:
+        """Ask for an emergency save, or not, and tell why."""
+        context = self._context
         self._attempt.covered.clear()
-        answer = self._attempt.on_notice(notice.event, deadline)
+        answer = self._attempt.on_notice(notice.event, known.deadline)
         if answer.ask is not None:
-            known = known.model_copy(update={"request": answer.ask.request})
-            context.state_file.set(notice=known)
+            known = known.after(NoticeEvent.REQUEST, request=answer.ask.request)
+        else:
+            known = known.after(NoticeEvent.DECLINE)
+        context.state_file.set(notice=known)
         report = NoticeReport(
             event=notice.event,
-            deadline_in_s=deadline - now if announced else None,
+            deadline_in_s=known.deadline - context.now() if known.announced else None,
             fits=answer.fits,
             reason=answer.reason,
         )
@@ -86,15 +95,18 @@ class Notices:
     async def _when_covered(self, notice: Notice) -> None:
         """Let the cloud go on once nothing more is to be saved; never before."""
         await self._attempt.covered.wait()
-        self._update(notice, covered=True)
+        self._advance(notice, NoticeEvent.FINISH)  # refused where a commit has closed it
         await self._last_words()
-        if await self._acknowledge(notice):
+        told = await self._acknowledge(notice)
+        if told:
             report = AcknowledgedReport(event=notice.event)
             self._context.report(report, key=f"acknowledged-{notice.event}", urgent=True)
             self._context.note("the cloud was told that it may take this VM")
-        self._update(notice, acknowledged=True)
+        self._advance(notice, NoticeEvent.ACKNOWLEDGE if told else NoticeEvent.REFUSE)
 
-    def _update(self, notice: Notice, **changes: bool) -> None:
+    def _advance(self, notice: Notice, event: NoticeEvent) -> None:
+        """Nothing where a newer notice has taken this one's place, or its state has no such step:
+        a commit may come in between."""
         known = self._context.state.notice
-        if known is not None and known.event == notice.event:
-            self._context.state_file.set(notice=known.model_copy(update=changes))
+        if known is not None and known.event == notice.event and known.takes(event):
+            self._context.state_file.set(notice=known.after(event))

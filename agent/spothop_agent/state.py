@@ -10,9 +10,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spothop.wire import Assignment, SaveKind
+from spothop_agent.notice_states import NOTICES, NoticeEvent, NoticeState
 from spothop_agent.paths import write_atomic
 
 
@@ -38,13 +39,25 @@ class NoticeSeen(BaseModel):
     """The announced one, or the promised grace period from `seen`."""
     announced: bool
     """The cloud itself named the deadline."""
+    state: NoticeState = NoticeState.SEEN
     request: str | None = None
     """The emergency save that was asked for."""
-    answered: bool = False
-    """The training process handed a backup over that covers the notice."""
-    covered: bool = False
-    """Such a backup is committed, or there is nothing to save."""
-    acknowledged: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_state(cls, data: Any) -> Any:
+        """What an agent of version 0.1.0 wrote has three booleans in place of the state."""
+        if isinstance(data, dict) and "state" not in data and "acknowledged" in data:
+            return {**data, "state": _state_of_flags(data)}
+        return data
+
+    def takes(self, event: NoticeEvent) -> bool:
+        """Whether `event` means anything in this state."""
+        return self.state in NOTICES.sources(event)
+
+    def after(self, event: NoticeEvent, **changes: Any) -> NoticeSeen:
+        """The notice after `event`, with other fields changed. Raises IllegalTransition."""
+        return self.model_copy(update={**changes, "state": NOTICES.after(self.state, event)})
 
     def covered_by(self, kind: SaveKind, made: float) -> bool:
         """Whether a backup handed over at `made` holds what there was at the notice.
@@ -53,6 +66,16 @@ class NoticeSeen(BaseModel):
         before. If a save was asked for, only an answer to that counts.
         """
         return made >= self.seen and (self.request is None or kind is SaveKind.EMERGENCY)
+
+
+def _state_of_flags(flags: dict[str, Any]) -> NoticeState:
+    if flags["acknowledged"]:
+        return NoticeState.ACKNOWLEDGED
+    if flags.get("covered"):
+        return NoticeState.COMMITTED if flags.get("answered") else NoticeState.NOTHING_LEFT
+    if flags.get("answered"):
+        return NoticeState.ANSWERED
+    return NoticeState.REQUESTED if flags.get("request") else NoticeState.UNREQUESTED
 
 
 class State(BaseModel):

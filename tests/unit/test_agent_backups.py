@@ -23,6 +23,7 @@ from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import SystemClock
 from spothop_agent.context import Context
 from spothop_agent.master_link import MasterLink
+from spothop_agent.notice_states import NoticeEvent, NoticeState
 from spothop_agent.outbox import Entry as Accepted
 from spothop_agent.paths import AgentPaths
 from spothop_agent.retry import StorageRetrier
@@ -119,11 +120,17 @@ class Room:
 
     def notice(self, left_s: float = 30.0, request: str | None = None) -> None:
         now = self.context.now()
-        seen = NoticeSeen(
-            event="e", seen=now, deadline=now + left_s, announced=True, request=request
-        )
+        seen = NoticeSeen(event="e", seen=now, deadline=now + left_s, announced=True)
+        event = NoticeEvent.DECLINE if request is None else NoticeEvent.REQUEST
+        seen = seen.after(event, request=request)
         self.context.state_file.set(notice=seen)
         self.context.storage.hurry.set()
+
+    @property
+    def notice_state(self) -> NoticeState:
+        notice = self.context.state.notice
+        assert notice is not None
+        return notice.state
 
     def told(self, kind: type[Any]) -> list[Any]:
         reports = [e.report for e in self.context.spool.batch()]
@@ -313,9 +320,7 @@ def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> N
         room.notice(request="emergency-1")
         room.put(62, SaveKind.INSURANCE)
         backups.look()
-        notice = room.context.state.notice
-        assert notice is not None
-        assert not notice.answered
+        assert room.notice_state is NoticeState.REQUESTED
         work = asyncio.create_task(backups.run())
         await backups.drain()
         assert room.store.steps == [62]
@@ -326,7 +331,49 @@ def test_a_save_in_the_background_does_not_cover_the_notice(tmp_path: Path) -> N
         before, answer = room.told(CommittedReport)
         assert before.since_notice_s is None
         assert answer.since_notice_s is not None
+        assert room.notice_state is NoticeState.COMMITTED
         work.cancel()
         await room.context.link.close()
+
+    play(scenario)
+
+
+def test_an_answer_is_on_the_disk_before_it_is_committed(tmp_path: Path) -> None:
+    """An agent that dies in between is followed by one that must not ask for another save."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        backups = room.worker()
+        room.notice(request="emergency-1")
+        room.put(20, SaveKind.EMERGENCY)
+        backups.look()
+        kept = StateFile(room.context.agent_paths.state)
+        assert kept.load()
+        assert kept.now.notice is not None
+        assert kept.now.notice.state is NoticeState.ANSWERED
+        await room.context.link.close()
+
+    play(scenario)
+
+
+def test_a_commit_is_noted_before_its_backup_is_deleted(tmp_path: Path) -> None:
+    """Without the entry an agent after us could not know that the notice is covered."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.notice(request="emergency-1")
+        name = room.put(20, SaveKind.EMERGENCY)
+        states: list[NoticeState] = []
+        remove = Accepted.remove
+
+        def watched(entry: Accepted) -> None:
+            assert entry.id == name
+            states.append(room.notice_state)
+            remove(entry)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Accepted, "remove", watched)
+            await drained(room, room.worker())
+        assert states == [NoticeState.COMMITTED]
 
     play(scenario)
