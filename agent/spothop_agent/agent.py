@@ -84,7 +84,7 @@ class Agent:
         self._state = StateFile(self._paths.state)
         self._link = MasterLink(config.master, clock=clock, rng=rng)
         self._spool = Spool(self._paths.spool, clock.boottime)
-        self._storage = StorageRetrier(rng)
+        self._retrier = StorageRetrier(rng)
         self._next: Assignment | None = None
         self._news = asyncio.Event()
         """An assignment, or the release, has arrived."""
@@ -158,11 +158,11 @@ class Agent:
             link=self._link,
             clock=self._clock,
             chaos=self._chaos,
-            storage=self._storage,
+            retrier=self._retrier,
             checkpoint_store=CheckpointStore(assignment, first=first),
             base_env=self._base_env,
         )
-        self._storage.trouble = lambda text: self._context.tell(text, level="warning")
+        self._retrier.trouble = lambda text: self._context.tell(text, level="warning")
         self._attempt = Attempt(self._context, self._rng)
         self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:

@@ -200,7 +200,7 @@ class Backups:
         self._current, self._abort = entry, Abort()
         abort = self._abort
         try:
-            made = await self._context.storage.repeat(lambda: self._once(entry, abort))
+            made = await self._context.retrier.repeat(lambda: self._once(entry, abort))
             self._committed(entry, made)
             self._prune()
         except Superseded:

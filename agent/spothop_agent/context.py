@@ -28,7 +28,7 @@ class Context:
     link: MasterLink
     clock: Clock
     chaos: Chaos
-    storage: StorageRetrier
+    retrier: StorageRetrier
     checkpoint_store: CheckpointStore
     base_env: Mapping[str, str]
 

@@ -53,7 +53,7 @@ class Notices:
             known = self._decide(notice, known)
         elif known.state is NoticeState.REQUESTED and known.request is not None:
             self._attempt.resume_notice(known.request, known.deadline)
-        self._context.storage.hurry.set()
+        self._context.retrier.hurry.set()
         if known.state in COVERED:
             self._attempt.covered.set()
         if known.state not in NOTICES.terminal:

@@ -186,12 +186,12 @@ class Preparation:
         for folder, url in self._context.assignment.data.items():
             target = self._context.paths.work / "data" / folder
             store = self._context.checkpoint_store
-            count = await self._context.storage.call(store.fetch_data, url, target)
+            count = await self._context.retrier.call(store.fetch_data, url, target)
             self._context.note(f"data: {count} files from {url} in data/{folder}")
 
     async def _fence(self) -> None:
         self._context.chaos.reach("before_fence")
-        n = await self._context.storage.call(self._context.checkpoint_store.fence)
+        n = await self._context.retrier.call(self._context.checkpoint_store.fence)
         self._context.chaos.reach("after_fence")
         self._context.report(FencedInReport(n=n), key="fenced_in", urgent=True)
         self._context.state_file.set(phase=Phase.FENCED, fence_n=n)
@@ -202,7 +202,7 @@ class Preparation:
         fence = self._context.state.fence_n
         assert fence is not None
         work, store = self._context.paths.work, self._context.checkpoint_store
-        found = await self._context.storage.call(
+        found = await self._context.retrier.call(
             store.restore,
             work,
             fence=fence,

@@ -58,7 +58,7 @@ class Reporting:
         outputs, store = self._context.paths.outputs, self._context.checkpoint_store
         skipped: list[str] = []
         try:
-            count = await self._context.storage.call(store.upload_outputs, outputs, skipped.append)
+            count = await self._context.retrier.call(store.upload_outputs, outputs, skipped.append)
         except (StorageError, OSError) as error:
             self._context.tell(f"outputs could not be uploaded: {error}", level="error")
             return str(error)

@@ -90,7 +90,7 @@ class Room:
             link=MasterLink("http://127.0.0.1:1", clock=clock, rng=rng),
             clock=clock,
             chaos=Chaos(POINTS),
-            storage=StorageRetrier(rng, first_s=0.001, cap_s=0.001),
+            retrier=StorageRetrier(rng, first_s=0.001, cap_s=0.001),
             checkpoint_store=self.store,
             base_env={},
         )
@@ -124,7 +124,7 @@ class Room:
         event = NoticeEvent.DECLINE if request is None else NoticeEvent.REQUEST
         seen = seen.after(event, request=request)
         self.context.state_file.set(notice=seen)
-        self.context.storage.hurry.set()
+        self.context.retrier.hurry.set()
 
     @property
     def notice_state(self) -> NoticeState:
@@ -173,7 +173,7 @@ def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> 
     async def scenario() -> None:
         room = Room(tmp_path)
         told: list[str] = []
-        room.context.storage.trouble = told.append
+        room.context.retrier.trouble = told.append
         room.store.fail[10] = [StorageUnavailable("no route") for _ in range(3)]
         room.put(10)
         await drained(room, room.worker())

@@ -159,11 +159,11 @@ def test_storage_calls_are_repeated_only_where_that_helps() -> None:
         raise StorageDenied("no such key")
 
     async def scenario() -> None:
-        storage = StorageRetrier(random.Random(1), first_s=0.001)
-        storage.trouble = told.append
-        assert await storage.call(flaky, 7) == 7
+        retrier = StorageRetrier(random.Random(1), first_s=0.001)
+        retrier.trouble = told.append
+        assert await retrier.call(flaky, 7) == 7
         with pytest.raises(StorageDenied):
-            await storage.call(denied)
+            await retrier.call(denied)
 
     asyncio.run(scenario())
     assert tries == [7, 7, 7]
@@ -172,7 +172,7 @@ def test_storage_calls_are_repeated_only_where_that_helps() -> None:
 
 def test_a_notice_ends_a_long_pause() -> None:
     async def scenario() -> int:
-        storage = StorageRetrier(random.Random(1), first_s=3600.0, cap_s=3600.0, hurry_cap_s=0.001)
+        retrier = StorageRetrier(random.Random(1), first_s=3600.0, cap_s=3600.0, hurry_cap_s=0.001)
         tries = []
 
         def flaky() -> int:
@@ -181,10 +181,10 @@ def test_a_notice_ends_a_long_pause() -> None:
                 raise StorageUnavailable("no route")
             return len(tries)
 
-        call = asyncio.create_task(storage.call(flaky))
+        call = asyncio.create_task(retrier.call(flaky))
         while not tries:  # noqa: ASYNC110  set by a thread
             await asyncio.sleep(0)
-        storage.hurry.set()
+        retrier.hurry.set()
         return await asyncio.wait_for(call, 5.0)
 
     assert asyncio.run(scenario()) == 2
