@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 from typing_extensions import assert_never
 
 from spothop.chaos import Chaos
@@ -33,13 +34,14 @@ from spothop.wire import (
 )
 from spothop_agent import __version__
 from spothop_agent.attempt import Attempt
-from spothop_agent.checkpoint_store import CheckpointStore
+from spothop_agent.checkpoint_store import CheckpointStore, OpenStore
 from spothop_agent.clock import Clock
 from spothop_agent.context import Context
 from spothop_agent.logs import append_line
 from spothop_agent.master_link import LinkError, MasterLink, Refused
 from spothop_agent.notices import Acknowledge, Notices
-from spothop_agent.paths import AgentPaths
+from spothop_agent.paths import AgentPaths, AttemptPaths
+from spothop_agent.process import Process, TrainingProcess
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
@@ -60,7 +62,11 @@ _log = logging.getLogger(__name__)
 
 
 class Agent:
-    """`watcher` makes the source of notices, given the promised grace period in seconds."""
+    """`watcher` makes the source of notices, given the promised grace period in seconds.
+
+    `transport`, `open_store` and `make_process` are the ways out of the agent, to the master, the
+    storage and the training process; tests put scripted ones in their place.
+    """
 
     def __init__(
         self,
@@ -72,6 +78,9 @@ class Agent:
         base_env: Mapping[str, str],
         watcher: Callable[[float], AsyncIterator[Notice]],
         acknowledge: Acknowledge,
+        transport: httpx.AsyncBaseTransport | None = None,
+        open_store: OpenStore = CheckpointStore,
+        make_process: Callable[[AttemptPaths], TrainingProcess] = Process,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -80,9 +89,11 @@ class Agent:
         self._base_env = base_env
         self._watcher = watcher
         self._acknowledge = acknowledge
+        self._open_store = open_store
+        self._make_process = make_process
         self._paths = AgentPaths(Path(config.directory))
         self._state = StateFile(self._paths.state)
-        self._link = MasterLink(config.master, clock=clock, rng=rng)
+        self._link = MasterLink(config.master, clock=clock, rng=rng, transport=transport)
         self._spool = Spool(self._paths.spool, clock.boottime)
         self._retrier = StorageRetrier(rng)
         self._next: Assignment | None = None
@@ -159,11 +170,11 @@ class Agent:
             clock=self._clock,
             chaos=self._chaos,
             retrier=self._retrier,
-            checkpoint_store=CheckpointStore(assignment, first=first),
+            checkpoint_store=self._open_store(assignment, first=first),
             base_env=self._base_env,
         )
         self._retrier.trouble = lambda text: self._context.tell(text, level="warning")
-        self._attempt = Attempt(self._context, self._rng)
+        self._attempt = Attempt(self._context, self._make_process(self._context.paths), self._rng)
         self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:
             old.cancel()

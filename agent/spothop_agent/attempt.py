@@ -17,7 +17,7 @@ from spothop_agent.backups import Backups
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
 from spothop_agent.prepare import Preparation, PreparationFailed
-from spothop_agent.process import Process, environment, link_client, oom_kills
+from spothop_agent.process import TrainingProcess, environment, link_client
 from spothop_agent.reporting import Reporting, how_it_ended
 from spothop_agent.saves import Ask, AtNotice, Saves
 from spothop_agent.state import Phase
@@ -34,7 +34,7 @@ TICK_S = 0.25
 class Attempt:
     """`run` returns when the exit is reported; it may be called in any phase."""
 
-    def __init__(self, context: Context, rng: random.Random) -> None:
+    def __init__(self, context: Context, process: TrainingProcess, rng: random.Random) -> None:
         self._context = context
         context.paths.make()
         link_client(context.agent_paths.lib, Path(spothop.__file__).parent)
@@ -48,18 +48,18 @@ class Attempt:
             lib=context.agent_paths.lib,
         )
         self._preparation = Preparation(context, self._env, rng)
-        self._process = Process(context.paths)
+        self._process = process
         self._saves = Saves(
             params=assignment.policy, attempt=assignment.attempt, started=context.now()
         )
         self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
         self._trainer: Trainer | None = None
         self._backups: Backups | None = None
-        self._stopping = Stopping(context, self._process, self._saves)
+        self._stopping = Stopping(context, process, self._saves)
         self.covered = asyncio.Event()
         """After a notice: there is nothing (more) to save."""
         self.shipper = LogShipper(context.paths.log, self._send_log)
-        self._reporting = Reporting(context, self.shipper)
+        self._reporting = Reporting(context, process, self.shipper)
 
     async def _send_log(self, offset: int, chunk: bytes) -> int:
         return await self._context.link.send_log(self._context.attempt, offset, chunk)
@@ -214,7 +214,7 @@ class Attempt:
         self._context.state_file.set(phase=Phase.EXITED)
 
     async def _start(self) -> None:
-        self._context.state_file.set(oom_kills=oom_kills())
+        self._context.state_file.set(oom_kills=self._process.oom_kills())
         self._process.start(self._context.assignment.run, self._env)
         while self._process.pid is None and self._process.exit() is None:  # noqa: ASYNC110  as below
             await asyncio.sleep(0.01)

@@ -59,8 +59,14 @@ class Abort:
         """The result of `work`. Raises Superseded as soon as `set` is called: a thread that hangs
         in the network must not hold up what is more urgent."""
         stop = asyncio.create_task(self._loop.wait())
-        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the attempt ends: so does the upload, at its next block
+            self._thread.set()
+            work.cancel()
+            raise
+        finally:
+            stop.cancel()
         if not self._loop.is_set():
             return work.result()
         work.add_done_callback(lambda task: task.cancelled() or task.exception())

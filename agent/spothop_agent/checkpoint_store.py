@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from spothop.wire import Assignment
 from spothop_agent.outbox import Entry as Accepted
@@ -160,3 +160,9 @@ class CheckpointStore:
 
         job, attempt = self._assignment.job, self._assignment.attempt
         return len(upload_outputs(self._store, job, attempt, directory, skipped=skipped))
+
+
+class OpenStore(Protocol):
+    """Makes the store of an assignment: `CheckpointStore` itself, or a scripted one."""
+
+    def __call__(self, assignment: Assignment, *, first: bool) -> CheckpointStore: ...

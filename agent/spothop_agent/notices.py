@@ -11,6 +11,7 @@ from spothop_agent.attempt import Attempt
 from spothop_agent.context import Context
 from spothop_agent.notice_states import COVERED, NOTICES, NoticeEvent, NoticeState
 from spothop_agent.state import NoticeSeen
+from spothop_agent.tasks import cancel_all
 from spothop_agent.watch import Notice
 
 _log = logging.getLogger(__name__)
@@ -41,8 +42,12 @@ class Notices:
         self._context, self._attempt = context, attempt
 
     async def run(self) -> None:
-        async for notice in self._source:
-            self.seen(notice)
+        """Take in what the endpoint says; ends, with its acknowledgements, by cancellation."""
+        try:
+            async for notice in self._source:
+                self.seen(notice)
+        finally:
+            await cancel_all([*self._tasks])
 
     def seen(self, notice: Notice) -> None:
         """One event of the endpoint; a restarted agent sees the same one again."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from spothop_agent import wrapper
 from spothop_agent.paths import AttemptPaths
@@ -33,8 +33,28 @@ class Exit:
         return self.signal == signal.SIGKILL or self.code == KILLED_CODE
 
 
-class Process:
+class TrainingProcess(Protocol):
     """One per attempt. Every method may be called by an agent that did not start the process."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the command's shell; None as long as it does not run."""
+
+    def start(self, command: str, env: dict[str, str]) -> None:
+        """Harmless when there is, or was, one. Raises OSError when it cannot be started."""
+
+    def exit(self) -> Exit | None:
+        """How it ended; None while it runs, or while its wrapper has not ended yet."""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send to the process's whole group."""
+
+    def oom_kills(self) -> int | None:
+        """How often the kernel's out-of-memory killer has struck so far; None when it is silent."""
+
+
+class Process:
+    """The real one, through its wrapper."""
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
@@ -81,6 +101,9 @@ class Process:
         if content is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(content["pgid"]), number)
+
+    def oom_kills(self) -> int | None:
+        return oom_kills()
 
     def _wrapper_lives(self) -> bool:
         if self._wrapper is not None and self._wrapper.poll() is None:

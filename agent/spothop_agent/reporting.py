@@ -13,7 +13,7 @@ from spothop.wire import ExitedReport, FencedReport, PreparationFailedReport
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
 from spothop_agent.prepare import PreparationFailed
-from spothop_agent.process import Exit, oom_kills
+from spothop_agent.process import Exit, TrainingProcess
 
 FLUSH_S = 20.0
 """The log's last part may take this long; what is left goes on after the exit is reported."""
@@ -22,8 +22,9 @@ FLUSH_S = 20.0
 class Reporting:
     """One per attempt; each method reports one end."""
 
-    def __init__(self, context: Context, shipper: LogShipper) -> None:
+    def __init__(self, context: Context, process: TrainingProcess, shipper: LogShipper) -> None:
         self._context = context
+        self._process = process
         self._shipper = shipper
 
     async def failed(self, failed: PreparationFailed) -> None:
@@ -71,7 +72,7 @@ class Reporting:
     def _exited(self, ended: Exit, step: int | None, outputs_lost: str) -> ExitedReport:
         state = self._context.state
         stopped = state.stop is not None
-        before, after = state.oom_kills, oom_kills()
+        before, after = state.oom_kills, self._process.oom_kills()
         grown = before is not None and after is not None and after > before
         return ExitedReport(
             code=ended.code,

@@ -10,7 +10,7 @@ import asyncio
 import signal
 
 from spothop_agent.context import Context
-from spothop_agent.process import Process
+from spothop_agent.process import TrainingProcess
 from spothop_agent.saves import Saves
 from spothop_agent.state import Phase
 from spothop_agent.tasks import cancel_all
@@ -27,7 +27,7 @@ TERMINATE_S = 5.0
 class Stopping:
     """One per attempt. `ended` is set by whoever sees that the process is over."""
 
-    def __init__(self, context: Context, process: Process, saves: Saves) -> None:
+    def __init__(self, context: Context, process: TrainingProcess, saves: Saves) -> None:
         self._context = context
         self._process = process
         self._saves = saves

@@ -23,7 +23,7 @@ class Trainer:
         self._on_backup = on_backup
         self._ranks = dict(context.state.ranks)
         self._stepped = False
-        self._handlers: dict[object, Callable[[dict[str, Any]], None]] = {
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "hello": self._hello,
             "phase": self._phase,
             "steps": self._steps,
@@ -45,14 +45,14 @@ class Trainer:
 
     def hear(self, message: dict[str, Any]) -> None:
         """One message. What makes no sense is logged: it must not end the agent."""
-        handler = self._handlers.get(message.get("t"))
+        handler = self._handlers.get(str(message.get("t")))
         if handler is None:
             _log.info("unknown message of the training process: %.200r", message)
             return
         try:
             self._meet(int(message["rank"]), int(message["pid"]))
             handler(message)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             _log.warning("message of the training process: %r in %.200r", error, message)
 
     def _meet(self, rank: int, pid: int) -> None:

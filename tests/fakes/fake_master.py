@@ -11,11 +11,12 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 from pydantic import ValidationError
 
 from spothop.wire import (
@@ -45,8 +46,18 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
-class FakeMaster:
-    """Serve with `with FakeMaster(assignment, bundle) as master`."""
+class _Stream(httpx.AsyncByteStream):
+    """A body that is read as it comes."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+
+class MasterScript:
+    """What the master knows and answers, without a server: `transport` is the way to it."""
 
     def __init__(self, assignment: Assignment, bundle: bytes, *, sync_every_s: float = 0.2) -> None:
         self.assignment = assignment
@@ -62,22 +73,24 @@ class FakeMaster:
         self.refused: list[str] = []
         """What a correct agent never does."""
         self._changed = threading.Condition()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    def transport(self) -> httpx.MockTransport:
+        """The same answers inside the process, for an agent with a virtual clock."""
+        return httpx.MockTransport(self._answer)
 
-    def __enter__(self) -> FakeMaster:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if self.away:
+            raise httpx.ConnectError("the master is away", request=request)
+        path, query = request.url.path, request.url.query.decode()
+        if request.method == "GET":
+            known = path.rpartition("/")[2] == bundle_hash(self.bundle)
+            if not known:
+                return httpx.Response(404, text=_problem("no_such_bundle", path))
+            return httpx.Response(200, stream=_Stream(self.bundle))
+        authorization = request.headers.get("Authorization")
+        status, body = self.post(path, query, request.content, authorization)
+        return httpx.Response(status, text=body)
 
     # --- what tests ask -------------------------------------------------------------------------
 
@@ -111,6 +124,24 @@ class FakeMaster:
         return self.logs.get(attempt, bytearray()).decode()
 
     # --- what the agent asks --------------------------------------------------------------------
+
+    def post(
+        self, path: str, query: str, body: bytes, authorization: str | None
+    ) -> tuple[int, str]:
+        try:
+            if path == "/agent/v1/join":
+                return self.join(JoinRequest.model_validate_json(body))
+            if authorization != f"Bearer {SESSION}":
+                return 401, _problem("no_session", "this session is unknown")
+            if path == "/agent/v1/sync":
+                return self.sync(SyncRequest.model_validate_json(body))
+            if path == "/agent/v1/logs":
+                asked = parse_qs(query)
+                return self.append_log(int(asked["attempt"][0]), int(asked["offset"][0]), body)
+        except ValidationError as error:
+            self.refused.append(str(error))
+            return 422, _problem("bad_request", str(error))
+        return 404, _problem("no_such_path", path)
 
     def join(self, request: JoinRequest) -> tuple[int, str]:
         if request.token != JOIN_TOKEN or self.joins:
@@ -149,6 +180,29 @@ class FakeMaster:
             return 200, LogReply(next_offset=len(log)).model_dump_json()
 
 
+class FakeMaster(MasterScript):
+    """Serve with `with FakeMaster(assignment, bundle) as master`."""
+
+    def __init__(self, assignment: Assignment, bundle: bytes, *, sync_every_s: float = 0.2) -> None:
+        super().__init__(assignment, bundle, sync_every_s=sync_every_s)
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> FakeMaster:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
 def bundle_hash(bundle: bytes) -> str:
     return hashlib.sha256(bundle).hexdigest()
 
@@ -168,23 +222,8 @@ def _handler(master: FakeMaster) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             path = urlsplit(self.path)
-            try:
-                self._answer(*self._post(path.path, path.query, body))
-            except ValidationError as error:
-                master.refused.append(str(error))
-                self._answer(422, _problem("bad_request", str(error)))
-
-        def _post(self, path: str, query: str, body: bytes) -> tuple[int, str]:
-            if path == "/agent/v1/join":
-                return master.join(JoinRequest.model_validate_json(body))
-            if self.headers.get("Authorization") != f"Bearer {SESSION}":
-                return 401, _problem("no_session", "this session is unknown")
-            if path == "/agent/v1/sync":
-                return master.sync(SyncRequest.model_validate_json(body))
-            if path == "/agent/v1/logs":
-                asked = parse_qs(query)
-                return master.append_log(int(asked["attempt"][0]), int(asked["offset"][0]), body)
-            return 404, _problem("no_such_path", path)
+            authorization = self.headers.get("Authorization")
+            self._answer(*master.post(path.path, path.query, body, authorization))
 
         def do_GET(self) -> None:
             if master.away:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 
 from fakes.agent_vm import assignment
+from fakes.scripted_store import ScriptedStore
 from spothop.chaos import Chaos
-from spothop.checkpoints import Entry, Fenced, FileRecord
-from spothop.storage.errors import StorageDenied, StorageError, StorageUnavailable
+from spothop.checkpoints import Entry
+from spothop.storage.errors import StorageDenied, StorageUnavailable
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
 from spothop_agent.backups import RESERVE, Backups
 from spothop_agent.chaos import POINTS
-from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.clock import SystemClock
 from spothop_agent.context import Context
 from spothop_agent.master_link import MasterLink
@@ -32,44 +31,6 @@ from spothop_agent.spool import Spool
 from spothop_agent.state import NoticeSeen, State, StateFile
 
 WITHIN_S = 5.0
-
-
-class ScriptedStore(CheckpointStore):
-    """`fail[step]` holds the errors of that step's next uploads; `hang` steps block in theirs."""
-
-    def __init__(self) -> None:
-        self.fail: dict[int, list[StorageError]] = {}
-        self.hang: set[int] = set()
-        self.hanging = threading.Event()
-        self.free = threading.Event()
-        self.fenced_by: int | None = None
-        self.steps: list[int] = []
-        self.there: dict[str, Entry] = {}
-        self.uploads: list[int] = []
-
-    def committed(self, backup: str) -> Entry | None:
-        return self.there.get(backup)
-
-    def upload(
-        self, accepted: Accepted, on_progress: Callable[[int, int], None]
-    ) -> list[FileRecord]:
-        step = accepted.meta.step
-        self.uploads.append(step)
-        if step in self.hang:
-            self.hanging.set()
-            assert self.free.wait(WITHIN_S)
-        if self.fail.get(step):
-            raise self.fail[step].pop(0)
-        return []
-
-    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
-        if self.fenced_by is not None:
-            raise Fenced("job-1", 1, self.fenced_by)
-        self.steps.append(accepted.meta.step)
-        return Entry(n=len(self.steps) + 1, attempt=1, id=accepted.id, step=accepted.meta.step)
-
-    def prune(self) -> None:
-        """Nothing lies anywhere."""
 
 
 class Room:

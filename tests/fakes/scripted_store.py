@@ -1,0 +1,104 @@
+"""A checkpoint store that does what a test says, and keeps what it was asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from fakes.virtual_time import Takes
+from spothop.checkpoints import Entry, Fenced, FileRecord
+from spothop.storage.errors import StorageError
+from spothop_agent.checkpoint_store import CheckpointStore, Restore
+from spothop_agent.outbox import Entry as Accepted
+
+HANG_S = 60.0
+"""A thread that a test forgot to free ends after this."""
+
+
+class ScriptedStore(CheckpointStore):
+    """`fail[step]` holds the errors of that step's next uploads, `fails[call]` those of the next
+    calls of that name. `hang` steps block in their thread until `free`; `takes` steps last so many
+    virtual seconds."""
+
+    def __init__(self, *, job: str = "job-1", attempt: int = 1) -> None:
+        self._job = job
+        self._attempt = attempt
+        self.fail: dict[int, list[StorageError]] = {}
+        self.fails: dict[str, list[Exception]] = {}
+        self.hang: set[int] = set()
+        self.takes: dict[int, float] = {}
+        self.hanging = threading.Event()
+        self.free = threading.Event()
+        self.fenced_by: int | None = None
+        self.found = Restore(path=None, step=0, n=None)
+        self.skipped: list[str] = []
+        self.steps: list[int] = []
+        self.there: dict[str, Entry] = {}
+        self.uploads: list[int] = []
+        self.calls: list[str] = []
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if self.fails.get(name):
+            raise self.fails[name].pop(0)
+
+    def fetch_data(self, url: str, target: Path) -> int:
+        self._called("fetch_data")
+        return 1
+
+    def fence(self) -> int:
+        self._called("fence")
+        if self.fenced_by is not None:
+            raise Fenced(self._job, self._attempt, self.fenced_by)
+        return 1
+
+    def restore(
+        self, work: Path, *, fence: int, on_progress: Callable[[int, int], None]
+    ) -> Restore:
+        self._called("restore")
+        on_progress(1, 1)
+        return self.found
+
+    def committed(self, backup: str) -> Entry | None:
+        return self.there.get(backup)
+
+    def upload(
+        self, accepted: Accepted, on_progress: Callable[[int, int], None]
+    ) -> list[FileRecord]:
+        step = accepted.meta.step
+        self.uploads.append(step)
+        if step in self.hang:
+            self.hanging.set()
+            assert self.free.wait(HANG_S)
+        if self.fail.get(step):
+            raise self.fail[step].pop(0)
+        seconds = self.takes.pop(step, None)
+        if seconds is not None:
+            raise Takes(seconds, lambda: self._uploaded(on_progress))
+        return self._uploaded(on_progress)
+
+    def _uploaded(self, on_progress: Callable[[int, int], None]) -> list[FileRecord]:
+        on_progress(1, 1)
+        return []
+
+    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
+        self._called("commit")
+        if self.fenced_by is not None:
+            raise Fenced(self._job, self._attempt, self.fenced_by)
+        self.steps.append(accepted.meta.step)
+        return Entry(
+            n=len(self.steps) + 1,
+            attempt=self._attempt,
+            id=accepted.id,
+            step=accepted.meta.step,
+        )
+
+    def prune(self) -> None:
+        """Nothing lies anywhere."""
+
+    def upload_outputs(self, directory: Path, skipped: Callable[[str], None]) -> int:
+        self._called("upload_outputs")
+        for text in self.skipped:
+            skipped(text)
+        return len(list(directory.iterdir()))

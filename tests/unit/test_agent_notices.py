@@ -1,0 +1,394 @@
+"""From the notice to the acknowledgement over a scripted store and process, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.attempt_harness import OK, AttemptHarness
+from fakes.virtual_time import START_S, play, until
+from spothop.storage.errors import StorageDenied
+from spothop.wire import (
+    AcknowledgedReport,
+    CommittedReport,
+    ExitedReport,
+    NoticeReport,
+    PolicyParams,
+    SaveKind,
+    SaveRequestedReport,
+)
+from spothop_agent.attempt import Attempt
+from spothop_agent.notice_states import NoticeState
+from spothop_agent.notices import Notices
+from spothop_agent.state import NoticeSeen, Phase
+from spothop_agent.watch import Notice
+
+E = SaveKind.EMERGENCY
+
+
+def a_notice(event: str = "event-1", *, deadline: float | None = START_S + 30.0) -> Notice:
+    return Notice(event=event, kind="preempt", deadline_monotonic=deadline, detail="Preempt")
+
+
+class Cloud:
+    """The endpoint and its acknowledgement; notes in which state of the notice it was told."""
+
+    def __init__(self, run: AttemptHarness, *, takes: bool = True) -> None:
+        self._run = run
+        self._takes = takes
+        self.announced: asyncio.Queue[Notice] = asyncio.Queue()
+        self.told: list[tuple[str, NoticeState | None, list[int]]] = []
+        self.words: list[list[str]] = []
+        self.notices = Notices(
+            self._source(), self._acknowledge, self._last_words, (run.context, run.attempt)
+        )
+        self._task = asyncio.create_task(self.notices.run())
+
+    async def _source(self) -> AsyncIterator[Notice]:
+        while True:
+            yield await self.announced.get()
+
+    async def _acknowledge(self, notice: Notice) -> bool:
+        self.told.append((notice.event, self._run.notice_state, list(self._run.store.steps)))
+        return self._takes
+
+    async def _last_words(self) -> None:
+        self.words.append(self._run.kinds())
+
+    async def announce(self, notice: Notice) -> None:
+        """Returns when the agent has seen it."""
+        self.announced.put_nowait(notice)
+        await asyncio.sleep(0.05)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def saves(run: AttemptHarness) -> list[dict[str, Any]]:
+    return [message for message in run.process.heard() if message["t"] == "save"]
+
+
+def test_request_save_commit_acknowledgement(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        assert run.context.retrier.hurry.is_set()
+        assert run.on_disk().notice == run.state.notice
+        assert run.notice_state is NoticeState.REQUESTED
+        (report,) = run.reports(NoticeReport)
+        assert (report.event, report.fits) == ("event-1", True)
+        assert report.deadline_in_s == pytest.approx(30.0, abs=1.0)
+        (asked,) = saves(run)
+        assert (asked["kind"], asked["deadline"]) == ("emergency", START_S + 30.0)
+
+        run.store.takes[12] = 3.0
+        run.process.hand_over(12, E, request=asked["request"])
+        await until(lambda: run.notice_state is NoticeState.ANSWERED)
+        assert run.on_disk().notice == run.state.notice
+        await asyncio.sleep(2.0)
+        assert cloud.told == []  # never before the commit
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.COMMITTED, [12])]
+        assert "committed" in cloud.words[0]  # the master heard first: the VM may be gone at once
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        assert run.reports(AcknowledgedReport) == [AcknowledgedReport(event="event-1")]
+        (committed,) = run.reports(CommittedReport)
+        assert committed.since_notice_s == pytest.approx(3.0, abs=0.5)
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_cloud_that_takes_no_acknowledgement(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(run, takes=False)
+        await cloud.announce(a_notice())
+        run.process.hand_over(2, E)
+        await until(lambda: run.notice_state is NoticeState.UNACKNOWLEDGED)
+        assert run.reports(AcknowledgedReport) == []
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_without_an_announced_deadline_the_promised_grace_counts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path, policy=PolicyParams(policy="thesis-always", grace_s=25.0))
+        await run.training()
+        cloud = Cloud(run)
+        now = run.context.now()
+        await cloud.announce(a_notice(deadline=None))
+        notice = run.state.notice
+        assert notice is not None
+        assert (notice.announced, notice.deadline) == (False, pytest.approx(now + 25.0, abs=0.1))
+        (report,) = run.reports(NoticeReport)
+        assert report.deadline_in_s is None
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_save_in_the_background_answers_no_request(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        run.process.hand_over(9)
+        await until(lambda: run.store.steps == [9])
+        await asyncio.sleep(1.0)
+        assert run.notice_state is NoticeState.REQUESTED
+        assert cloud.told == []
+        await run.over()  # the process ends without an answer
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.NOTHING_LEFT, [9])]
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_notice_before_the_start_ends_the_preparation(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path, fence_now=False)
+        running = run.start()
+        await until(lambda: run.state.phase is Phase.PREPARED)
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        await running
+        await until(lambda: cloud.told)
+        assert cloud.told[0][1] is NoticeState.NOTHING_LEFT
+        (report,) = run.reports(NoticeReport)
+        assert not report.fits
+        assert "has not started" in report.reason
+        (exited,) = run.reports(ExitedReport)
+        assert "notice event-1 before the training process started" in exited.message
+        await cloud.close()
+        await run.context.link.close()
+
+    play(scenario)
+
+
+def test_a_notice_after_the_end_has_nothing_to_save(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        await run.over()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        (report,) = run.reports(NoticeReport)
+        assert (report.fits, report.reason) == (True, "there is nothing to save")
+        assert saves(run) == []
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_notice_while_the_rest_is_backed_up_waits_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        run.store.takes[1] = 20.0
+        run.process.hand_over(1)
+        await asyncio.sleep(1.0)
+        ending = asyncio.create_task(run.over())
+        await asyncio.sleep(1.0)
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        (report,) = run.reports(NoticeReport)
+        assert report.reason == "the training process is over: only its accepted backups are left"
+        assert (saves(run), cloud.told) == ([], [])
+        await ending
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.NOTHING_LEFT, [1])]
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_an_emergency_save_that_is_refused_covers_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        run.store.fail[2] = [StorageDenied("quota")]
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        run.process.hand_over(2, E)
+        await until(lambda: run.state.given_up)
+        await asyncio.sleep(5.0)
+        assert run.notice_state is NoticeState.ANSWERED
+        assert cloud.told == []
+        await run.over()
+        await until(lambda: cloud.told)
+        assert cloud.told[0][1] is NoticeState.NOTHING_LEFT
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_where_the_policy_asks_for_none_any_later_backup_answers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        params = PolicyParams(policy="thesis", grace_s=30.0, save_s=20.0, backup_s=20.0)
+        run = await AttemptHarness(tmp_path, policy=params).training()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        assert run.notice_state is NoticeState.UNREQUESTED
+        assert saves(run) == []
+        (report,) = run.reports(NoticeReport)
+        assert not report.fits
+        run.process.hand_over(3)
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.COMMITTED, [3])]
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_second_event_takes_the_first_ones_place(tmp_path: Path) -> None:
+    """Both are acknowledged, because both wait for the VM; the state is that of the newer one."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice("event-1"))
+        (asked,) = saves(run)
+        await cloud.announce(a_notice("event-2"))
+        assert saves(run) == []  # one is being asked for already
+        run.process.hand_over(2, E, request=asked["request"])
+        await until(lambda: len(cloud.told) == 2)
+        assert {event for event, *_ in cloud.told} == {"event-1", "event-2"}
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        assert run.state.notice is not None
+        assert run.state.notice.event == "event-2"
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+# --- the agent dies in between --------------------------------------------------------------------
+
+
+def test_an_agent_that_died_before_it_decided_decides_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await AttemptHarness(tmp_path).training()
+        seen = NoticeSeen(
+            event="event-1", seen=first.context.now(), deadline=START_S + 30.0, announced=True
+        )
+        first.context.state_file.set(notice=seen)
+        await first.die()
+        run = first.again()
+        run.start()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        assert run.notice_state is NoticeState.REQUESTED
+        assert len(saves(run)) == len(run.reports(NoticeReport)) == 1
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_an_agent_that_died_before_the_answer_repeats_the_same_request(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(first)
+        await cloud.announce(a_notice())
+        (asked,) = saves(first)
+        await first.die()
+        await cloud.close()
+        run = first.again()
+        run.start()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        (again,) = saves(run)
+        assert again == asked
+        assert len(run.reports(NoticeReport)) == len(run.reports(SaveRequestedReport)) == 1
+        run.process.hand_over(2, E, request=again["request"])
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_an_agent_that_died_between_save_and_commit_asks_for_no_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(first)
+        await cloud.announce(a_notice())
+        (asked,) = saves(first)
+        first.store.takes[2] = 1000.0
+        first.process.hand_over(2, E, request=asked["request"])
+        await until(lambda: first.notice_state is NoticeState.ANSWERED)
+        await first.die()
+        await cloud.close()
+        run = first.again()
+        cloud = Cloud(run)
+        # The notice is read before the outbox is looked at: only the state can know of the save.
+        cloud.notices.seen(a_notice())
+        run.start()
+        await until(lambda: cloud.told)
+        assert saves(run) == []
+        assert run.store.steps == [2]
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [(NoticeState.COMMITTED, 1), (NoticeState.ACKNOWLEDGED, 0)]
+)
+def test_what_is_committed_is_only_acknowledged_and_that_once(
+    tmp_path: Path, state: NoticeState, told: int
+) -> None:
+    async def scenario() -> None:
+        first = await AttemptHarness(tmp_path).training()
+        notice = NoticeSeen(
+            event="event-1", seen=1.0, deadline=9.0, announced=True, state=state, request="r"
+        )
+        first.context.state_file.set(notice=notice)
+        await first.die()
+        run = first.again()
+        run.start()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        await asyncio.sleep(5.0)
+        assert len(cloud.told) == told
+        assert saves(run) == []
+        assert run.notice_state is NoticeState.ACKNOWLEDGED
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_another_attempt_answers_after_the_hand_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(run)
+        run.process.end(OK)
+        await until(lambda: run.state.phase is Phase.EXITED)
+        run.context.state_file.set(phase=Phase.RESTORED)  # as a new attempt on this VM is
+        run.process.ended = None
+        second = Attempt(run.context, run.process, run.rng)
+        cloud.notices.hand_over(run.context, second)
+        running = asyncio.create_task(second.run())
+        await until(lambda: run.state.phase is Phase.STARTED)
+        await cloud.announce(a_notice())
+        assert run.notice_state is NoticeState.REQUESTED
+        assert len(saves(run)) == 1
+        run.process.end(OK)
+        await running
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
