@@ -38,7 +38,12 @@ class AttemptHarness:
     """`changes` are those of the assignment; `state` those of state.json before the start."""
 
     def __init__(
-        self, root: Path, *, state: dict[str, Any] | None = None, **changes: object
+        self,
+        root: Path,
+        *,
+        state: dict[str, Any] | None = None,
+        process: ScriptedProcess | None = None,
+        **changes: object,
     ) -> None:
         self._root = root
         clock, rng = LoopClock(), random.Random(1)
@@ -68,7 +73,7 @@ class AttemptHarness:
         if state_file.now.phase >= Phase.PREPARED:
             self.context.paths.outputs.mkdir(parents=True, exist_ok=True)
         self.rng = rng
-        self.process = ScriptedProcess(self.context.paths, clock.monotonic)
+        self.process = process or ScriptedProcess(self.context.paths, clock.monotonic)
         self.attempt = Attempt(self.context, self.process, rng)
         self._running: asyncio.Task[None] | None = None
 
@@ -106,10 +111,7 @@ class AttemptHarness:
 
     def again(self) -> AttemptHarness:
         """The agent that is started again after `die`."""
-        later = AttemptHarness(self._root)
-        process = self.process
-        later.process.pid, later.process.ended = process.pid, process.ended
-        return later
+        return AttemptHarness(self._root, process=self.process)
 
     # --- what tests ask -------------------------------------------------------------------------
 

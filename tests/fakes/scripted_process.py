@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from spothop.training.pipes import LineDecoder, encode, open_fifo
@@ -23,6 +25,7 @@ class ScriptedProcess:
         self._paths = paths
         self._clock = clock
         self._decoder: dict[int, LineDecoder] = {}
+        self._descriptors: dict[Path, int] = {}
         self._backups = 0
         self.pid: int | None = None
         self.ended: Exit | None = None
@@ -58,18 +61,21 @@ class ScriptedProcess:
         self.say_raw(encode({"t": t, "rank": rank, "pid": pid, **fields}))
 
     def say_raw(self, data: bytes) -> None:
-        descriptor = open_fifo(self._paths.up)
-        try:
-            os.write(descriptor, data)
-        finally:
-            os.close(descriptor)
+        os.write(self._open(self._paths.up), data)
+
+    def _open(self, path: Path) -> int:
+        """Both ends stay open as long as the process lives: what nobody has read waits."""
+        if path not in self._descriptors:
+            descriptor = self._descriptors[path] = open_fifo(path)
+            weakref.finalize(self, os.close, descriptor)
+        return self._descriptors[path]
 
     def steps(self, step: int, *, count: int = 1, step_s: float = 0.1) -> None:
         self.say("steps", step=step, count=count, step_s=step_s, load_s=0.0)
 
     def heard(self, rank: int = 0) -> list[dict[str, Any]]:
         """What came down the pipe since the last look."""
-        descriptor = open_fifo(self._paths.down(rank))
+        descriptor = self._open(self._paths.down(rank))
         decoder = self._decoder.setdefault(rank, LineDecoder())
         messages: list[dict[str, Any]] = []
         try:
@@ -77,8 +83,6 @@ class ScriptedProcess:
                 messages += decoder.feed(os.read(descriptor, 65536))
         except BlockingIOError:
             return messages
-        finally:
-            os.close(descriptor)
 
     def hand_over(
         self, step: int, kind: SaveKind = SaveKind.PERIODIC, *, request: str | None = None
