@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from spothop.backoff import delay_s
 from spothop_agent.master_link import LinkError
 
 CHUNK = 256 * 1024
@@ -35,9 +37,10 @@ def append_line(path: Path, text: str) -> None:
 class LogShipper:
     """One per attempt; it starts at 0 and lets the master say where to go on."""
 
-    def __init__(self, path: Path, send: Send) -> None:
+    def __init__(self, path: Path, send: Send, rng: random.Random) -> None:
         self._path = path
         self._send = send
+        self._rng = rng
         self._offset = 0
         self._known = False
         """The master has named an offset since this agent started."""
@@ -54,7 +57,10 @@ class LogShipper:
             except (LinkError, OSError) as error:
                 failures += 1
                 _log.debug("log of %s: %s", self._path.parent.name, error)
-                await asyncio.sleep(min(LOOK_S * 2**failures, BACKOFF_CAP_S))
+                pause_s = delay_s(
+                    failures, base_s=2 * LOOK_S, max_s=BACKOFF_CAP_S, jitter=self._rng.random()
+                )
+                await asyncio.sleep(pause_s)
 
     async def ship(self) -> bool:
         """Send the next chunk; True when there is more."""

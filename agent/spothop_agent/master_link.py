@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
+from spothop.backoff import delay_s
 from spothop.wire import (
     AnyDirective,
     JoinReply,
@@ -65,9 +66,14 @@ class VmOver(LinkError): ...
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
-    """Pause after so many failures in a row: jittered over its upper half, capped."""
-    longest = min(BACKOFF_FIRST_S * BACKOFF_GROWTH ** min(failures - 1, 20), BACKOFF_CAP_S)
-    return rng.uniform(longest / 2, longest)
+    """Pause in seconds after so many failures of the master in a row."""
+    return delay_s(
+        failures,
+        base_s=BACKOFF_FIRST_S,
+        max_s=BACKOFF_CAP_S,
+        growth=BACKOFF_GROWTH,
+        jitter=rng.random(),
+    )
 
 
 def tls(url: str) -> ssl.SSLContext | bool:

@@ -10,12 +10,14 @@ from typing import ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from spothop.backoff import delay_s
 from spothop.storage.errors import StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FIRST_S = 0.5
+FIRST_S = 1.0
+"""Longest pause after the first failure."""
 CAP_S = 15.0
 HURRY_CAP_S = 1.0
 """Longest pause after a notice."""
@@ -75,8 +77,9 @@ class StorageRetrier:
 
     def _wait(self, state: RetryCallState) -> float:
         cap = self._hurry_cap_s if self.hurry.is_set() else self._cap_s
-        longest = min(self._first_s * 2.0 ** min(state.attempt_number, 10), cap)
-        return self._rng.uniform(longest / 2, longest)
+        return delay_s(
+            state.attempt_number, base_s=self._first_s, max_s=cap, jitter=self._rng.random()
+        )
 
     async def _sleep(self, seconds: float) -> None:
         if self.hurry.is_set():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 
+from fakes.virtual_time import play, until
 from spothop.storage.errors import StorageDenied, StorageUnavailable
 from spothop.wire import JoinRequest, MessageReport, SyncReply, SyncRequest
 from spothop_agent import chaos
@@ -112,7 +114,7 @@ def test_the_log_arrives_whole_in_bounded_chunks(tmp_path: Path) -> None:
     content = bytes(range(256)) * 3000
     log.write_bytes(content)
     master = LogOfMaster()
-    asyncio.run(LogShipper(log, master.take).flush(5.0))
+    asyncio.run(LogShipper(log, master.take, random.Random(1)).flush(5.0))
     assert master.data == content
     assert max(master.sizes) == CHUNK
 
@@ -123,13 +125,15 @@ def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
     master = LogOfMaster()
 
     async def scenario() -> None:
-        shipper = LogShipper(log, master.take)
+        shipper = LogShipper(log, master.take, random.Random(1))
         await shipper.flush(1.0)
         append_line(log, "second")
         master.data = master.data[:4]  # it lost the rest
         await shipper.flush(1.0)
         append_line(log, "third")
-        await LogShipper(log, master.take).flush(1.0)  # an agent that was started again
+        await LogShipper(log, master.take, random.Random(1)).flush(
+            1.0
+        )  # an agent that was started again
 
     asyncio.run(scenario())
     assert master.data == b"spothop: first\nspothop: second\nspothop: third\n"
@@ -142,7 +146,7 @@ def test_a_master_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> None:
     async def away(offset: int, chunk: bytes) -> int:
         raise MasterAway("gone")
 
-    asyncio.run(LogShipper(log, away).flush(60.0))
+    asyncio.run(LogShipper(log, away, random.Random(1)).flush(60.0))
 
 
 def test_storage_calls_are_repeated_only_where_that_helps() -> None:
@@ -201,3 +205,48 @@ def test_chaos_reads_only_its_own_points(tmp_path: Path) -> None:
 def test_chaos_refuses_what_it_does_not_know(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="no chaos"):
         chaos.from_text(text, tmp_path)
+
+
+def test_a_log_that_cannot_be_sent_is_tried_again_after_growing_pauses(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    append_line(log, "line")
+
+    async def scenario() -> None:
+        tries: list[float] = []
+
+        async def away(offset: int, chunk: bytes) -> int:
+            tries.append(asyncio.get_running_loop().time())
+            if len(tries) < 12:
+                raise MasterAway("gone")
+            return len(log.read_bytes())
+
+        shipping = asyncio.create_task(LogShipper(log, away, random.Random(1)).run())
+        await until(lambda: len(tries) == 12)
+        pauses = [after - before for before, after in pairwise(tries)]
+        longest = [min(1.0 * 2**n, 15.0) for n in range(11)]
+        assert all(most / 2 <= p <= most for p, most in zip(pauses, longest, strict=True))
+        assert len(set(pauses)) == len(pauses)  # many VMs do not come back at one moment
+        shipping.cancel()
+        await asyncio.gather(shipping, return_exceptions=True)
+
+    play(scenario)
+
+
+def test_the_pauses_of_storage_calls_grow_and_are_short_in_a_hurry() -> None:
+    async def scenario() -> None:
+        retrier = StorageRetrier(random.Random(1))
+        tries: list[float] = []
+
+        def flaky() -> None:
+            tries.append(asyncio.get_running_loop().time())
+            if len(tries) == 8:
+                retrier.hurry.set()
+            if len(tries) < 12:
+                raise StorageUnavailable("no route")
+
+        await retrier.call(flaky)
+        pauses = [after - before for before, after in pairwise(tries)]
+        longest = [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 1.0, 1.0, 1.0, 1.0]
+        assert all(most / 2 <= p <= most for p, most in zip(pauses, longest, strict=True))
+
+    play(scenario)

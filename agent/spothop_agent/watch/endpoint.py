@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from spothop.backoff import delay_s
+
 POLL_S = 1.0
 """All three vendors allow one request a second and VM."""
 BACKOFF_CAP_S = 4.0
@@ -92,8 +94,10 @@ class Endpoint:
             await self.sleep(POLL_S)
             return
         self._failures += 1
-        longest = min(POLL_S * 2.0 ** min(self._failures, 10), BACKOFF_CAP_S)
-        await self.sleep(self.rng.uniform(longest / 2, longest))
+        pause_s = delay_s(
+            self._failures, base_s=2 * POLL_S, max_s=BACKOFF_CAP_S, jitter=self.rng.random()
+        )
+        await self.sleep(pause_s)
 
     def deadline(self, moment: datetime | None, answer: httpx.Response) -> float | None:
         """The cloud's absolute time as CLOCK_MONOTONIC, between now and the grace period's end.
