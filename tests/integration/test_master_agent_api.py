@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,18 @@ def test_the_agent_gets_its_own_jobs_bundle_and_no_other(master: HttpMaster) -> 
     other = master.get(f"/agent/v1/bundles/{'0' * 64}", token=agent.session)
     assert error(other, 404) == "no_such_bundle"
     assert error(master.get(path, token=""), 401) == "no_token"
+
+
+def test_the_bundle_of_another_job_is_as_if_it_were_not_there(master: HttpMaster) -> None:
+    """The master has it, and its hash is known: it still is none of this VM's affair."""
+    agent = master.joined()
+    other = b"the code of somebody else"
+    sha256 = hashlib.sha256(other).hexdigest()
+    master.call("PUT", f"/api/v1/bundles/{sha256}", content=other).raise_for_status()
+    body = {"spec": {"name": "other", "run": "true"}, "bundle": sha256, "token": "t"}
+    assert master.post(JOBS, json=body).status_code == 201
+    answer = master.get(f"/agent/v1/bundles/{sha256}", token=agent.session)
+    assert error(answer, 404) == "no_such_bundle"
 
 
 def test_logs_are_written_by_offset(master: HttpMaster) -> None:

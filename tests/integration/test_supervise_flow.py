@@ -20,7 +20,15 @@ from spothop.wire import (
     StopDirective,
 )
 from spothop_master.agents import protocol
-from spothop_master.clouds.base import AuthFailed, BadRequest, CloudError, NoCapacity, Unavailable
+from spothop_master.clouds.base import (
+    AuthFailed,
+    BadRequest,
+    CloudError,
+    LaunchSpec,
+    NoCapacity,
+    Unavailable,
+    Vm,
+)
 
 
 @pytest.fixture
@@ -380,6 +388,29 @@ def test_a_refusal_of_a_drivers_own_kind_is_written_down_too(harness: MasterHarn
     harness.tick()
     assert harness.vms()[0].refusal == "CloudError"
     assert len(harness.cloud.launches) == 2, "the next zone is tried"
+
+
+def test_a_driver_that_raises_what_nobody_expected_gives_the_lease_back(
+    harness: MasterHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the job would stand still until its lease ended by itself."""
+
+    class Broken:
+        def launch(self, spec: LaunchSpec, token: str) -> Vm:
+            raise ZeroDivisionError("a bug in a driver")
+
+    harness.submit()
+    harness.supervisor.watcher.ask_offers()
+    launch = harness.cloud.launch
+    harness.cloud.launch = Broken().launch  # type: ignore[method-assign]
+    harness.look()
+    harness.cloud.launch = launch  # type: ignore[method-assign]
+    assert "a bug in a driver" in caplog.text
+    assert harness.job().lease_token is None
+    (vm,) = harness.vms()
+    assert vm.state == "requested"
+    harness.settle(60)  # far less than a lease: the listing says that there is no such VM
+    assert [vm.state for vm in harness.vms()] == ["terminated", "booting"]
 
 
 def test_refused_everywhere_waits_and_tries_on_for_ever(harness: MasterHarness) -> None:

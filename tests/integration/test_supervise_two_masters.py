@@ -15,6 +15,7 @@ from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops.supervise import LEASE, Supervisor
+from spothop_master.store import leases
 
 
 class Later(Executor):
@@ -108,3 +109,22 @@ def test_a_wish_waits_for_the_launch_under_way(harness: MasterHarness) -> None:
         other.run_once()
     assert harness.job().state == "cancelled"
     assert harness.cloud.alive() == []
+
+
+def test_a_job_that_another_master_takes_in_between_is_left_alone(harness: MasterHarness) -> None:
+    """After the look without a lock, and before the decision under it: also where the decision
+    needs no cloud and so no lease of its own."""
+    harness.submit()
+    harness.want("cancelled")
+
+    def taken() -> None:
+        with harness.db.begin() as session:
+            leases.take(session, "job-1", token="other", ttl=LEASE, now=harness.clock())
+
+    harness.chaos.at("before_plan", taken)
+    harness.look()
+    assert (harness.job().state, harness.job().lease_token) == ("queued", "other")
+    assert harness.events("state") == []
+    harness.clock.advance(LEASE.total_seconds())  # the other one has died
+    harness.look()
+    assert harness.job().state == "cancelled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -122,6 +123,37 @@ def test_a_full_disk_loses_nothing_as_long_as_the_agent_lives(
         spool.add(1, message("a"))
     spool.add(1, message("b"))  # room again: both are written
     assert texts(Spool(tmp_path, Clock())) == ["a", "b"]
+
+
+def test_a_short_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up in the middle of a line: what follows must not be glued to its half."""
+    spool = Spool(tmp_path, Clock())
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", lambda descriptor, data: write(descriptor, data[:10]))
+        spool.add(1, message("a"))
+    spool.add(1, message("b"))
+    found = Spool(tmp_path, Clock())
+    assert texts(found) == ["a", "b"]
+    assert [e.seq for e in found.batch()] == [1, 2]
+
+
+def test_a_corrupt_line_ends_the_journal_and_leaves_no_gap(tmp_path: Path) -> None:
+    """The master takes only last + 1: a number that is left out would end all reports for ever."""
+    spool = Spool(tmp_path, Clock())
+    for text in ("a", "b", "c"):
+        spool.add(1, message(text), key=text)
+    head, first, _, third, end = (tmp_path / "journal").read_bytes().split(b"\n")
+    (tmp_path / "journal").write_bytes(b"\n".join([head, first, b"{corrupt", third, end]))
+    again = Spool(tmp_path, Clock())
+    assert texts(again) == ["a"]
+    again.add(1, message("b"), key="b")  # an agent that is started again reports its facts again
+    again.add(1, message("c"), key="c")
+    assert [(e.seq, e.report) for e in again.batch()] == [
+        (1, message("a")),
+        (2, message("b")),
+        (3, message("c")),
+    ]
 
 
 ACTIONS = st.lists(

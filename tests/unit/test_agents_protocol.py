@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import (
+    VM_LEAVING,
     AcknowledgedReport,
     AnyReport,
     AttemptState,
@@ -38,7 +39,7 @@ from spothop.wire import (
 )
 from spothop_master.agents import protocol
 from spothop_master.store import attempts, jobs
-from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric
+from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, VmRow
 
 
 @pytest.fixture
@@ -59,6 +60,23 @@ def send(harness: MasterHarness, agent: ScriptedAgent, *envelopes: Envelope) -> 
 
 def commit(n: int, step: int, kind: SaveKind = SaveKind.PERIODIC) -> CommittedReport:
     return CommittedReport(n=n, step=step, save=kind, bytes=1, delta_s=1, beta_s=2)
+
+
+@pytest.mark.parametrize("state", sorted(VM_LEAVING))
+def test_a_vm_that_is_over_or_on_its_way_out_does_not_join(
+    harness: MasterHarness, state: VmState
+) -> None:
+    """Its attempt may still live: the loop has not looked yet. It must not be handed out twice."""
+    harness.submit()
+    harness.settle(4)
+    with harness.db.begin() as session:
+        vm = session.get_one(VmRow, harness.vms()[0].id)
+        vm.state = state.value
+    assert harness.attempt().state == "preparing"
+    with pytest.raises(protocol.BadToken, match="not wanted any more"):
+        harness.join()
+    (row,) = harness.vms()
+    assert (row.state, row.session_hash, row.joined_at) == (state.value, None, None)
 
 
 def test_a_replay_changes_nothing_and_a_gap_waits(harness: MasterHarness) -> None:

@@ -1,0 +1,68 @@
+"""state.json: whole, private, and what a new attempt keeps of the one before."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.agent_vm import assignment
+from spothop_agent.state import NoticeSeen, Phase, State, StateFile
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """So that a mode comes from the code and not from the shell."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.json"
+
+
+def state(path: Path, **changes: object) -> State:
+    work = assignment(path.parent / "storage")
+    first = State(vm="v", session="secret", sync_every_s=1.0, assignment=work)
+    return first.model_copy(update=changes)
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_only_its_user_may_read_the_session(path: Path) -> None:
+    file = StateFile(path)
+    file.put(state(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    file.set(given_up=1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["state.json"]
+
+
+def test_a_state_that_cannot_be_read_is_no_first_start(path: Path) -> None:
+    """To join again with a used token would lose the VM; the error ends the agent instead."""
+    path.write_text("{")
+    with pytest.raises(ValueError, match="JSON"):
+        StateFile(path).load()
+
+
+def test_before_the_join_there_is_none(path: Path) -> None:
+    file = StateFile(path)
+    assert not file.load()
+    assert not file.known
+
+
+def test_a_new_attempt_keeps_the_vm_and_its_notice_and_nothing_else(path: Path) -> None:
+    notice = NoticeSeen(event="e", seen=1.0, deadline=2.0, announced=True)
+    file = StateFile(path)
+    file.put(
+        state(path, phase=Phase.EXITED, stop="paused", given_up=3, ranks={0: 1}, notice=notice)
+    )
+    file.assign(assignment(path.parent / "storage", attempt=2, fence_now=False))
+    again = StateFile(path)
+    assert again.load()
+    work = assignment(path.parent / "storage", attempt=2, fence_now=False)
+    assert again.now == state(path, assignment=work, notice=notice)
