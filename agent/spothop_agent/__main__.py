@@ -33,7 +33,7 @@ def main() -> int:
     environment = dict(os.environ)  # noqa: TID251  this is the agent's one reader
     try:
         return asyncio.run(_run(config, environment))
-    except Exception:  # whatever it is: logged here, and a new agent goes on
+    except Exception:  # of any kind: it is logged, and the next agent takes over
         logging.getLogger(__name__).exception("the agent ends; its supervisor starts it again")
         return FAILED
 
@@ -68,7 +68,7 @@ async def _run(config: AgentConfig, environment: dict[str, str]) -> int:
 
 
 def _exit(code: int) -> None:
-    """Without waiting for uploads in threads: an agent that is to end ends."""
+    """End at once: an upload in a thread must not keep an agent alive that has to end."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

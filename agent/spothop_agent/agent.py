@@ -1,4 +1,4 @@
-"""Wires the agent: joins, then one task per concern until the VM is released, over, or taken.
+"""Wires the agent: joins, then one task per concern until the VM is released, over, or preempted.
 
 A task that fails ends the agent, on purpose: everything that counts is on the disk, the VM's
 supervisor starts the agent again, and the training process does not notice.
@@ -48,7 +48,7 @@ from spothop_agent.state import Phase, State, StateFile
 from spothop_agent.tasks import cancel_all, first_end
 from spothop_agent.watch import Notice
 
-LAST_WORDS_S = 1.0
+FINAL_SYNC_S = 1.0
 """For the last sync and the rest of the log when the VM is being taken."""
 OVER_PATIENCE_S = 2.0
 """From the stop to SIGTERM on a VM that is over for the master."""
@@ -107,11 +107,11 @@ class Agent:
     # --- the whole life -------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """The exit code. What ends it unexpectedly is told in the job's log, which the next agent
-        ships."""
+        """The exit code. An unexpected error is written into the job's log, which the next agent
+        ships, and raised."""
         try:
             return await self._run()
-        except Exception as error:  # told to the user, and then raised
+        except Exception as error:  # for the user to read; raised again
             self._note_failure(error)
             raise
 
@@ -143,7 +143,7 @@ class Agent:
         )
         reply = await self._link.join(request)
         assignment = reply.assignment
-        # First of all: the token is used up, and this session is the only way in.
+        # Before anything else: the token is used up, and without this session the VM is lost.
         self._state.put(
             State(
                 vm=reply.vm,
@@ -158,7 +158,7 @@ class Agent:
         self._spool.add(assignment.attempt, report, key=f"{assignment.attempt}:phase-join")
 
     def _begin(self) -> None:
-        """Make the attempt of the state the present one."""
+        """Make the attempt in the state file the current one."""
         assignment = self._state.now.assignment
         first = not assignment.resumes and self._state.now.phase < Phase.FENCED
         self._context = Context(
@@ -173,7 +173,7 @@ class Agent:
             checkpoint_store=self._open_store(assignment, first=first),
             base_env=self._base_env,
         )
-        self._retrier.trouble = lambda text: self._context.tell(text, level="warning")
+        self._retrier.on_failure = lambda text: self._context.tell_user(text, level="warning")
         self._attempt = Attempt(self._context, self._make_process(self._context.paths), self._rng)
         self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:
@@ -184,7 +184,7 @@ class Agent:
         self._notices = Notices(
             self._watcher(grace_s),
             self._acknowledge,
-            self._last_words,
+            self._final_sync,
             (self._context, self._attempt),
         )
         link = self._link.run(self._spool, self._sync_request, self._on_directives)
@@ -197,7 +197,7 @@ class Agent:
         try:
             await first_end({*ends}, {*tasks})
             if self.leave.is_set():
-                await self._last_words()
+                await self._final_sync()
             else:
                 await self._over()
         finally:
@@ -222,18 +222,18 @@ class Agent:
             self._attempt.stop("the VM is over", save=False, patience_s=OVER_PATIENCE_S)
             await self._attempt.wait_ended(OVER_S)
         self._state.set(over=True)
-        await self._last_words()
+        await self._final_sync()
 
-    async def _last_words(self) -> None:
-        """Once, and shortly: the VM may be gone at any moment."""
+    async def _final_sync(self) -> None:
+        """A sync and the rest of the log, with short limits: the VM may be gone at any moment."""
         try:
             await asyncio.wait_for(
                 self._link.sync(self._spool, self._sync_request(), self._on_directives),
-                LAST_WORDS_S,
+                FINAL_SYNC_S,
             )
         except (LinkError, asyncio.TimeoutError) as error:
             _log.info("last sync: %r", error)
-        await self._attempt.shipper.flush(LAST_WORDS_S)
+        await self._attempt.shipper.flush(FINAL_SYNC_S)
 
     # --- the master -----------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Agent:
             self._on_directive(directive)
 
     def _on_directive(self, directive: AnyDirective) -> None:
-        """Directives say what holds now: each may come any number of times."""
+        """A directive says what the master wants now, so it may arrive any number of times."""
         number = self._attempt.number
         if isinstance(directive, ReleaseDirective):
             self._released.set()

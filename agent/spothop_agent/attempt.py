@@ -28,7 +28,7 @@ from spothop_agent.trainer import Trainer
 POLL_S = 0.1
 """How often the exit is looked for."""
 TICK_S = 0.25
-"""How often the outbox is looked at without a bell, and insurance is considered."""
+"""How often the outbox is looked at without a message about it, and insurance is considered."""
 
 
 class Attempt:
@@ -73,7 +73,7 @@ class Attempt:
         waiting = self._backups.waiting if self._backups is not None else 0
         return Heartbeat(step=self._saves.step, pending_saves=waiting, trainer_alive=alive)
 
-    # --- what comes from outside ----------------------------------------------------------------
+    # --- requests from outside ------------------------------------------------------------------
 
     def allow_fence(self) -> None:
         if not self._context.state.may_fence:
@@ -111,7 +111,7 @@ class Attempt:
         return answer
 
     def resume_notice(self, request: str, deadline: float) -> None:
-        """An agent before us has asked for this save: the process knows the request."""
+        """Repeat the request of an earlier agent; the process takes the same id as one request."""
         if self._trainer is None or self._stopping.ended.is_set():
             return
         ask = Ask(
@@ -119,7 +119,7 @@ class Attempt:
             kind=SaveKind.EMERGENCY,
             at_step=None,
             deadline=deadline,
-            reason="asked again by an agent that was started again",
+            reason="repeated after a restart of the agent",
         )
         self._saves.pending = ask
         self._trainer.ask(ask)
@@ -184,7 +184,7 @@ class Attempt:
         tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
         try:
-            # A part that fails ends the agent: the next one goes on, and training does not notice.
+            # A failing task ends the agent. The next agent takes over; training is not affected.
             await first_end({end}, {*tasks})
         finally:
             await cancel_all([*tasks, end])

@@ -1,4 +1,4 @@
-"""One worker: accepted backups become checkpoints, one after the other, and are told of.
+"""One worker turns accepted backups into checkpoints, one after the other, and reports each.
 
 For each: upload, commit, report, delete from the outbox. A crash between any two repeats the
 unfinished rest and doubles nothing: uploads and commits carry the backup's id, the report a key.
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 
 
 class Superseded(Exception):
-    """This backup is not worth its upload any more."""
+    """A more urgent backup goes first; the upload of this one was stopped."""
 
 
 class Abort:
-    """Ends one upload: at once for who waits for it, at its next block in its own thread."""
+    """Ends one upload: whoever waits for it goes on at once, its thread ends at its next block."""
 
     def __init__(self) -> None:
         self._thread = threading.Event()
@@ -74,7 +74,7 @@ class Abort:
 
 
 class Backups:
-    """`look` takes in what is new and never waits; `run` works it off.
+    """`look` puts new entries into the queue and never waits; `run` works on the queue.
 
     `on_covered` is called when a backup that covers the notice is committed; `on_fenced` when a
     newer attempt is in the chain: nothing is committed any more then.
@@ -109,7 +109,7 @@ class Backups:
     # --- the queue ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take in new entries; the directory is the truth, the doorbell may be lost."""
+        """Queue new entries. The directory decides: a message about one may be lost."""
         for name in outbox.names(self._context.paths.outbox):
             if name not in self._queue:
                 self._take(outbox.read(self._context.paths.outbox, name))
@@ -164,7 +164,7 @@ class Backups:
 
     def _give_up(self, message: str) -> None:
         self._context.state_file.set(given_up=self._context.state.given_up + 1)
-        self._context.tell(message, level="error")
+        self._context.tell_user(message, level="error")
 
     def _forget(self, entry: Entry) -> None:
         entry.remove()
@@ -173,15 +173,14 @@ class Backups:
     # --- the worker -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work the queue off, for ever; ends by cancellation, or when this attempt is fenced."""
+        """Work on the queue for ever; ends by cancellation, or when this attempt is fenced."""
         while self._context.state.fenced_by is None:
             self._wake.clear()
             plan = self._plan()
             for entry in plan.superseded:
-                text = (
-                    f"the save of step {entry.meta.step} is left out: a newer one has to be quick"
-                )
-                self._context.tell(text, level="warning")
+                step = entry.meta.step
+                text = f"the save of step {step} is not backed up: a newer one is more urgent"
+                self._context.tell_user(text, level="warning")
                 self._forget(entry)
             if plan.next is not None:
                 await self._back_up(plan.next)
@@ -259,7 +258,7 @@ class Backups:
             f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
             f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
         )
-        if covered is not None:  # before the entry goes: without it an agent after us cannot know
+        if covered is not None:  # before the entry goes: without it the next agent could not know
             self._context.state_file.set(notice=covered)
         self._forget(entry)
         if covered is not None:
@@ -272,14 +271,14 @@ class Backups:
         self._on_fenced()
 
     def _prune(self) -> None:
-        """Beside the next backup, which it must not hold up; after a notice it can wait."""
+        """In the background, so that the next backup does not wait for it; not after a notice."""
         if self._context.state.notice is not None:
             return
         if self._pruning is None or self._pruning.done():
             self._pruning = asyncio.create_task(self._prune_once())
 
     async def _prune_once(self) -> None:
-        """Left for the next commit when it fails: nothing depends on it."""
+        """A failure is left to the next commit: nothing depends on the deletion."""
         try:
             await asyncio.to_thread(self._context.checkpoint_store.prune)
         except (StorageError, OSError) as error:

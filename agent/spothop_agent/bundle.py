@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 MAX_BYTES = 20 * 2**30
-"""Unpacked; a small archive may hold very much."""
+"""Most bytes after unpacking; a small archive may hold very much."""
 MAX_MEMBERS = 1_000_000
 
 

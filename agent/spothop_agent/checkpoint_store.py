@@ -113,7 +113,7 @@ class CheckpointStore:
         return Restore(path=path, step=0, n=None, rejected=(*rejected, *found.rejected))
 
     def committed(self, backup: str) -> Entry | None:
-        """The chain entry of this backup, when an agent before us has committed it."""
+        """The chain entry of this backup, when an earlier agent has committed it."""
         return self._chain.find(self._assignment.attempt, backup)
 
     def upload(
@@ -155,7 +155,7 @@ class CheckpointStore:
         prune(self._store, self._assignment.job, self._assignment.keep, chain=self._chain)
 
     def upload_outputs(self, directory: Path, skipped: Callable[[str], None]) -> int:
-        """The number of files that the job leaves to its user; `skipped` is told of bad links."""
+        """The number of files that the job leaves to its user; `skipped` gets bad links."""
         from spothop.checkpoints import upload_outputs
 
         job, attempt = self._assignment.job, self._assignment.attempt

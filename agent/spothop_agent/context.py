@@ -1,4 +1,4 @@
-"""What every part of an attempt works with: identity, paths, state, and the two ways to tell."""
+"""What every part of an attempt works with: identity, paths, state, reports and log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Context:
     def progress(self, report: StepsReport | MetricsReport) -> None:
         self.spool.merge(self.attempt, report)
 
-    def tell(self, text: str, *, level: str = "info") -> None:
+    def tell_user(self, text: str, *, level: str = "info") -> None:
         """To the user: into the job's events and into the log."""
         self.report(MessageReport.model_validate({"level": level, "text": text}))
         self.note(text)

@@ -77,8 +77,8 @@ def backoff_s(failures: int, rng: random.Random) -> float:
 
 
 def tls(url: str) -> ssl.SSLContext | bool:
-    """Whom to believe at this URL. Reading all authorities takes 20 ms, which an agent that is to
-    restore a checkpoint spends only where there is TLS; elsewhere none is believed."""
+    """Which certificate authorities to trust. Reading all of them takes 20 ms, so that is done for
+    https only; for http the list is empty."""
     return True if httpx.URL(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -179,7 +179,9 @@ class MasterLink:
                 if unknown_since is not None and now - unknown_since > UNKNOWN_SESSION_S:
                     self.over.set()
             if await self._pause(pause):
-                failures = max(failures - 1, 0)  # only time lengthens the pauses, not urgency
+                failures = max(
+                    failures - 1, 0
+                )  # a pause that was cut short does not lengthen the next
 
     async def sync(
         self,
@@ -188,7 +190,7 @@ class MasterLink:
         on_directives: Callable[[list[AnyDirective]], None],
     ) -> float:
         """One exchange; the seconds until the next. Raises LinkError."""
-        async with self._turn:  # replies are applied in the order in which they were asked for
+        async with self._turn:  # so that replies are applied in the order of their requests
             batch = spool.batch()
             content = request.model_copy(update={"reports": batch}).model_dump_json()
             response = await self._post("/agent/v1/sync", content=content)

@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[NoticeState, Mapping[NoticeEvent, NoticeState]] = {
     NoticeState.SEEN: {
         NoticeEvent.REQUEST: NoticeState.REQUESTED,
         NoticeEvent.DECLINE: NoticeState.UNREQUESTED,
-        # Of a request that an agent before us sent down the pipe, and died before it was noted.
+        # An earlier agent sent the request and died before it had written that down.
         NoticeEvent.ANSWER: NoticeState.ANSWERED,
         **_CLOSES,
     },

@@ -17,7 +17,7 @@ from spothop_agent.watch import Notice
 _log = logging.getLogger(__name__)
 
 Acknowledge = Callable[[Notice], Awaitable[bool]]
-LastWords = Callable[[], Awaitable[None]]
+FinalSync = Callable[[], Awaitable[None]]
 """Tries to reach the master, for a short time: the acknowledged VM may be gone at once."""
 
 
@@ -28,11 +28,11 @@ class Notices:
         self,
         source: AsyncIterator[Notice],
         acknowledge: Acknowledge,
-        last_words: LastWords,
+        final_sync: FinalSync,
         first: tuple[Context, Attempt],
     ) -> None:
         self._source = source
-        self._last_words = last_words
+        self._final_sync = final_sync
         self._acknowledge = acknowledge
         self._context, self._attempt = first
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +78,7 @@ class Notices:
         return known
 
     def _decide(self, notice: Notice, known: NoticeSeen) -> NoticeSeen:
-        """Ask for an emergency save, or not, and tell why."""
+        """Ask for an emergency save, or do not; report the reason."""
         context = self._context
         self._attempt.covered.clear()
         answer = self._attempt.on_notice(notice.event, known.deadline)
@@ -98,16 +98,16 @@ class Notices:
         return known
 
     async def _when_covered(self, notice: Notice) -> None:
-        """Let the cloud go on once nothing more is to be saved; never before."""
+        """Acknowledge the notice when nothing more is to be saved, and never before."""
         await self._attempt.covered.wait()
         self._advance(notice, NoticeEvent.FINISH)  # refused where a commit has closed it
-        await self._last_words()
-        told = await self._acknowledge(notice)
-        if told:
+        await self._final_sync()
+        taken = await self._acknowledge(notice)
+        if taken:
             report = AcknowledgedReport(event=notice.event)
             self._context.report(report, key=f"acknowledged-{notice.event}", urgent=True)
-            self._context.note("the cloud was told that it may take this VM")
-        self._advance(notice, NoticeEvent.ACKNOWLEDGE if told else NoticeEvent.REFUSE)
+            self._context.note("the notice is acknowledged: the cloud may take this VM")
+        self._advance(notice, NoticeEvent.ACKNOWLEDGE if taken else NoticeEvent.REFUSE)
 
     def _advance(self, notice: Notice, event: NoticeEvent) -> None:
         """Nothing where a newer notice has taken this one's place, or its state has no such step:

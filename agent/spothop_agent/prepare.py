@@ -29,8 +29,8 @@ from spothop_agent.state import Phase
 SETUP_PID = "setup.pid"
 _log = logging.getLogger(__name__)
 
-TOLD_S = 0.05
-"""Parts that take less are left out of the job's log."""
+MIN_LOGGED_S = 0.05
+"""Parts that take less time are left out of the job's log."""
 
 
 class PreparationFailed(Exception):
@@ -63,7 +63,7 @@ def failures(phase: str) -> Iterator[None]:
         raise PreparationFailed(phase, str(error), user=True) from error
     except OSError as error:
         raise PreparationFailed.of_system(phase, error) from error
-    except Exception as error:  # a bug: told to the user, where the agent's end would tell nothing
+    except Exception as error:  # a bug: the user sees it, instead of an agent that only ends
         _log.exception("%s failed", phase)
         text = f"unexpected {type(error).__name__}: {error}"
         raise PreparationFailed(phase, text, user=False) from error
@@ -112,7 +112,7 @@ class Preparation:
             yield
         duration_s = self._context.now() - began
         self._context.report(PhaseReport(phase=name, duration_s=duration_s), key=f"phase-{name}")
-        if duration_s >= TOLD_S:
+        if duration_s >= MIN_LOGGED_S:
             self._context.note(f"{name}: {duration_s:.1f} s")
 
     # --- the parts ------------------------------------------------------------------------------

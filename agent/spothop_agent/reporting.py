@@ -1,4 +1,4 @@
-"""What the master and the job's log are told of an attempt's end, in whichever way it ends.
+"""How the end of an attempt is reported to the master and written into the job's log.
 
 The log goes before the report: the master closes the attempt when it reads the report. Outputs go
 before both, because the report says whether they are lost.
@@ -61,10 +61,10 @@ class Reporting:
         try:
             count = await self._context.retrier.call(store.upload_outputs, outputs, skipped.append)
         except (StorageError, OSError) as error:
-            self._context.tell(f"outputs could not be uploaded: {error}", level="error")
+            self._context.tell_user(f"outputs could not be uploaded: {error}", level="error")
             return str(error)
         for text in dict.fromkeys(skipped):
-            self._context.tell(f"outputs: left out: {text}", level="warning")
+            self._context.tell_user(f"outputs: left out: {text}", level="warning")
         if count:
             self._context.note(f"outputs: {count} files uploaded")
         return ""

@@ -50,8 +50,8 @@ class StorageRetrier:
         self._hurry_cap_s = hurry_cap_s
         self.hurry = asyncio.Event()
         """Set by a notice: pauses under way end, later ones are short."""
-        self.trouble: Callable[[str], None] = _log.warning
-        """Told of the first failure in a row."""
+        self.on_failure: Callable[[str], None] = _log.warning
+        """Called with a text at the first failure in a row."""
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Raises what `function` raises when trying again cannot help."""
@@ -71,7 +71,7 @@ class StorageRetrier:
             retry=retry_if_exception(retryable),
             wait=self._wait,
             sleep=self._sleep,
-            before_sleep=self._tell,
+            before_sleep=self._note_failure,
             reraise=True,
         )(one_try)
 
@@ -90,9 +90,9 @@ class StorageRetrier:
         except asyncio.TimeoutError:
             return
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _note_failure(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if state.attempt_number == 1:
-            self.trouble(f"storage: {error}; trying again until it works")
+            self.on_failure(f"storage: {error}; trying again until it works")
         else:
             _log.info("storage, try %d: %s", state.attempt_number, error)

@@ -122,17 +122,17 @@ class Saves:
         if self._static_every is not None:
             done = self.step - max(self.saved_step, self.start_step)
             return f"every {self._static_every} steps" if done >= self._static_every else None
-        told = self.insurance
-        if told is not None and told.at_step > self.saved_step:
-            return told.reason if self.step >= told.at_step else None
-        tau_s = told.tau_s if told is not None else self.params.first_tau_s
+        directive = self.insurance
+        if directive is not None and directive.at_step > self.saved_step:
+            return directive.reason if self.step >= directive.at_step else None
+        tau_s = directive.tau_s if directive is not None else self.params.first_tau_s
         if now - self.saved_at < tau_s:
             return None
         return f"{tau_s:.1f} s since the last save, and no newer directive of the master"
 
     def _switched_off(self) -> bool:
         """`none` never insures; `thesis` does not where the notice suffices (chapter 4: insurance
-        is off when T + delta + beta < G). Whatever was told: that directive may be an old one."""
+        is off when T + delta + beta < G). Even against a directive: it may be an old one."""
         if self.params.policy == "none":
             return True
         return self.params.policy == "thesis" and self._known and self._fits(self.params.grace_s)[0]

@@ -1,7 +1,7 @@
 """Ends the training process: a stop in its pipe, then SIGTERM, then SIGKILL.
 
-Who asks first gives the reason, which is kept in the state: an agent that is started again goes on
-stopping. A process that has never said hello cannot be asked, and gets SIGTERM at once.
+The first to ask gives the reason. It is kept in the state, so that an agent that is started again
+goes on stopping. A process that has never said hello cannot be asked, and gets SIGTERM at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Stopping:
             self._task = asyncio.create_task(self._end_process(self._trainer, patience_s))
 
     async def _end_process(self, trainer: Trainer, patience_s: float | None) -> None:
-        """Ask, then SIGTERM, then SIGKILL; who never said hello cannot be asked."""
+        """Ask, then SIGTERM, then SIGKILL."""
         state = self._context.state
         if trainer.known:
             ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
@@ -80,5 +80,5 @@ class Stopping:
             await self._ends_within(seconds)
 
     async def cancel(self) -> None:
-        """Stop stopping: the process is over, or this agent ends."""
+        """End a stop under way: the process is over, or this agent ends."""
         await cancel_all([self._task] if self._task is not None else [])

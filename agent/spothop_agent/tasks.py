@@ -1,4 +1,4 @@
-"""Running several tasks of which one ends the whole, and any may fail it."""
+"""Runs several tasks of which one ends the group, and any may fail it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def first_end(ends: set[asyncio.Task[Any]], others: set[asyncio.Task[Any]]
 
 
 async def cancel_all(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel and wait; what they raise now is of no interest."""
+    """Cancel and wait; what they raise now is ignored."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

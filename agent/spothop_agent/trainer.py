@@ -1,4 +1,4 @@
-"""What the training process says, and what it is told: messages in, save requests and stops out."""
+"""Messages of the training process, and the save requests and stops that go to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One per attempt. `on_backup` is the doorbell of the outbox."""
+    """One per attempt. `on_backup` is called when a backup is in the outbox."""
 
     def __init__(self, context: Context, saves: Saves, on_backup: Callable[[], None]) -> None:
         self._context = context
@@ -44,7 +44,7 @@ class Trainer:
     # --- in -------------------------------------------------------------------------------------
 
     def hear(self, message: dict[str, Any]) -> None:
-        """One message. What makes no sense is logged: it must not end the agent."""
+        """One message. A malformed one is logged: it must not end the agent."""
         handler = self._handlers.get(str(message.get("t")))
         if handler is None:
             _log.info("unknown message of the training process: %.200r", message)
@@ -104,7 +104,7 @@ class Trainer:
     # --- out ------------------------------------------------------------------------------------
 
     def ask(self, ask: Ask) -> None:
-        """Request a save, and tell the master that we did."""
+        """Request a save, and report that to the master."""
         self._send(ask)
         report = SaveRequestedReport(request=ask.request, save=ask.kind, reason=ask.reason)
         self._context.report(report, key=f"asked-{ask.request}")

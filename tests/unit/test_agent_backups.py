@@ -134,7 +134,7 @@ def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> 
     async def scenario() -> None:
         room = Room(tmp_path)
         told: list[str] = []
-        room.context.retrier.trouble = told.append
+        room.context.retrier.on_failure = told.append
         room.store.fail[10] = [StorageUnavailable("no route") for _ in range(3)]
         room.put(10)
         await drained(room, room.worker())

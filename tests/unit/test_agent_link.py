@@ -164,7 +164,7 @@ def test_storage_calls_are_repeated_only_where_that_helps() -> None:
 
     async def scenario() -> None:
         retrier = StorageRetrier(random.Random(1), first_s=0.001)
-        retrier.trouble = told.append
+        retrier.on_failure = told.append
         assert await retrier.call(flaky, 7) == 7
         with pytest.raises(StorageDenied):
             await retrier.call(denied)

@@ -42,9 +42,9 @@ class Cloud:
         self._takes = takes
         self.announced: asyncio.Queue[Notice] = asyncio.Queue()
         self.told: list[tuple[str, NoticeState | None, list[int]]] = []
-        self.words: list[list[str]] = []
+        self.synced: list[list[str]] = []
         self.notices = Notices(
-            self._source(), self._acknowledge, self._last_words, (run.context, run.attempt)
+            self._source(), self._acknowledge, self._final_sync, (run.context, run.attempt)
         )
         self._task = asyncio.create_task(self.notices.run())
 
@@ -56,8 +56,8 @@ class Cloud:
         self.told.append((notice.event, self._run.notice_state, list(self._run.store.steps)))
         return self._takes
 
-    async def _last_words(self) -> None:
-        self.words.append(self._run.kinds())
+    async def _final_sync(self) -> None:
+        self.synced.append(self._run.kinds())
 
     async def announce(self, notice: Notice) -> None:
         """Returns when the agent has seen it."""
@@ -95,7 +95,7 @@ def test_request_save_commit_acknowledgement(tmp_path: Path) -> None:
         assert cloud.told == []  # never before the commit
         await until(lambda: cloud.told)
         assert cloud.told == [("event-1", NoticeState.COMMITTED, [12])]
-        assert "committed" in cloud.words[0]  # the master heard first: the VM may be gone at once
+        assert "committed" in cloud.synced[0]  # the master heard first: the VM may be gone at once
         await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
         assert run.reports(AcknowledgedReport) == [AcknowledgedReport(event="event-1")]
         (committed,) = run.reports(CommittedReport)

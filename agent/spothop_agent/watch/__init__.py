@@ -1,8 +1,8 @@
 """Watches a VM's metadata endpoint for the cloud's notice that it takes the VM back.
 
 One module per dialect, one `Notice` for all. A watcher yields each event once, never ends and never
-raises because of what the endpoint answers: an odd answer is logged and asked again after a
-jittered pause. Rebalance recommendations and other events are told through `inform`.
+raises because of what the endpoint answers: an unusable answer is logged and asked again after a
+jittered pause. Rebalance recommendations and other events go to `inform`.
 """
 
 from __future__ import annotations

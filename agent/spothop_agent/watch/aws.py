@@ -74,24 +74,24 @@ class _Session:
             self._token = token
             self._renew_at = self._endpoint.clock() + TOKEN_TTL_S / 2
         else:
-            self._endpoint.odd(f"{TOKEN}: status {answer.status_code}, no token")
+            self._endpoint.unusable(f"{TOKEN}: status {answer.status_code}, no token")
 
 
 class _Rebalance:
-    """Tells of each rebalance recommendation once: elevated risk, no deadline."""
+    """Reports each rebalance recommendation once: elevated risk, no deadline."""
 
     def __init__(self, endpoint: Endpoint, session: _Session) -> None:
         self._endpoint = endpoint
         self._session = session
-        self._told: set[str] = set()
+        self._informed: set[str] = set()
 
     async def look(self) -> None:
         answer = await self._session.get(REBALANCE)
         if answer is None or answer.status_code != 200:
             return
         emitted = (json_object(answer) or {}).get("noticeTime")
-        if isinstance(emitted, str) and emitted not in self._told:
-            self._told.add(emitted)
+        if isinstance(emitted, str) and emitted not in self._informed:
+            self._informed.add(emitted)
             self._endpoint.inform(f"AWS recommends to rebalance (emitted {emitted})")
 
 
@@ -99,11 +99,11 @@ def _read(endpoint: Endpoint, answer: httpx.Response | None) -> Notice | None:
     if answer is None or answer.status_code == 404:
         return None
     if answer.status_code != 200:
-        endpoint.odd(f"{ACTION}: status {answer.status_code}")
+        endpoint.unusable(f"{ACTION}: status {answer.status_code}")
         return None
     action = (json_object(answer) or {}).get("action")
     if not isinstance(action, str) or not action:
-        endpoint.odd(f"{ACTION}: status 200 without an action: {answer.text[:200]!r}")
+        endpoint.unusable(f"{ACTION}: status 200 without an action: {answer.text[:200]!r}")
         return None
     time = (json_object(answer) or {}).get("time")
     return Notice(

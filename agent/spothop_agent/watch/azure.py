@@ -63,7 +63,7 @@ async def _own_name(endpoint: Endpoint) -> str | None:
     name = compute.get("name") if isinstance(compute, dict) else None
     if answer.status_code == 200 and isinstance(name, str) and name:
         return name
-    endpoint.odd(f"{INSTANCE}: status {answer.status_code} without compute.name")
+    endpoint.unusable(f"{INSTANCE}: status {answer.status_code} without compute.name")
     return None
 
 
@@ -75,7 +75,9 @@ def _own_events(
         return None
     events = (json_object(answer) or {}).get("Events")
     if answer.status_code != 200 or not isinstance(events, list):
-        endpoint.odd(f"{EVENTS}: status {answer.status_code} without Events: {answer.text[:200]!r}")
+        endpoint.unusable(
+            f"{EVENTS}: status {answer.status_code} without Events: {answer.text[:200]!r}"
+        )
         return None
     return list(_naming(events, name))
 
@@ -121,7 +123,9 @@ async def _start(endpoint: Endpoint, event_id: str) -> bool:
             continue
         if answer.status_code == 200:
             return True
-        endpoint.odd(f"{EVENTS}: event {event_id} not acknowledged, status {answer.status_code}")
+        endpoint.unusable(
+            f"{EVENTS}: event {event_id} not acknowledged, status {answer.status_code}"
+        )
         if answer.status_code == 400:  # over, or never there: asking again changes nothing
             return False
     return False

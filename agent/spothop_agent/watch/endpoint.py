@@ -74,23 +74,23 @@ class Endpoint:
                 timeout_s + 1.0,
             )
         except (httpx.HTTPError, asyncio.TimeoutError) as error:
-            self.odd(f"{path}: no answer ({type(error).__name__}: {error})")
+            self.unusable(f"{path}: no answer ({type(error).__name__}: {error})")
             return None
 
-    def odd(self, trouble: str) -> None:
+    def unusable(self, trouble: str) -> None:
         """Log an unusable answer, once as long as it stays the same."""
         if trouble != self._trouble:
             _log.warning("metadata endpoint: %s; asking again", trouble)
         self._trouble = trouble
 
-    def fine(self) -> None:
+    def usable(self) -> None:
         """The endpoint answered as it should: the next trouble is a new one."""
         self._failures, self._trouble = 0, ""
 
     async def pause(self, *, ok: bool) -> None:
         """Wait for the next poll; after failures longer, with jitter (I9)."""
         if ok:
-            self.fine()
+            self.usable()
             await self.sleep(POLL_S)
             return
         self._failures += 1

@@ -32,7 +32,7 @@ async def notices(endpoint: Endpoint) -> AsyncIterator[Notice]:
             etag = None
             await endpoint.pause(ok=False)
             continue
-        endpoint.fine()
+        endpoint.usable()
         if value and not preempted:
             count += 1
             yield Notice(
@@ -63,5 +63,5 @@ def _read(endpoint: Endpoint, answer: httpx.Response | None) -> bool | None:
     text = answer.text.strip().upper()
     if answer.status_code == 200 and text in ("TRUE", "FALSE"):
         return text == "TRUE"
-    endpoint.odd(f"{PREEMPTED}: status {answer.status_code}: {answer.text[:200]!r}")
+    endpoint.unusable(f"{PREEMPTED}: status {answer.status_code}: {answer.text[:200]!r}")
     return None
