@@ -29,8 +29,8 @@ EVENT_OF = {
 
 
 def job_state(living: Sequence[Living]) -> JobState:
-    """What the newest attempt does, once all of its VMs have joined. Until then `draining`, while an
-    older one drains."""
+    """What the newest attempt does, once all of its VMs have joined; `draining` until then, while
+    an older one drains."""
     if not living:
         return JobState.QUEUED
     newest = max(living, key=lambda attempt: attempt.number)
