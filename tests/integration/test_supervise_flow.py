@@ -400,7 +400,7 @@ def test_a_driver_that_raises_what_nobody_expected_gives_the_lease_back(
             raise ZeroDivisionError("a bug in a driver")
 
     harness.submit()
-    harness.supervisor.watcher.ask_offers()
+    harness.watcher.ask_offers()
     launch = harness.cloud.launch
     harness.cloud.launch = Broken().launch  # type: ignore[method-assign]
     harness.look()
