@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from spothop.storage.errors import StorageError
+from spothop.storage.errors import SourceChanged, StorageError, UnsafePath
 from spothop.wire import CommittedReport, FencedReport
 from spothop_agent import outbox
 from spothop_agent.context import Context
@@ -27,9 +27,15 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:
     from spothop.checkpoints import Entry as ChainEntry
+    from spothop.checkpoints import FileRecord
 
 RESERVE = 1 << 20
 """Bytes of the disk kept for our own state and spool."""
+FINAL_AFTER_S = 300.0
+"""A store that refuses for so long after the process has ended has the last word: the save is
+given up, and the job is no success. While the process trains, no refusal gives a save up."""
+REMIND_EVERY_S = 600.0
+"""A refusal that lasts is told again."""
 PRUNE_S = 30.0
 """How long the end of an attempt waits for the deletion of old checkpoints."""
 
@@ -98,6 +104,12 @@ class Backups:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._pruning: asyncio.Task[None] | None = None
+        self._uploaded: dict[str, list[FileRecord]] = {}  # complete, and not committed yet
+        self._done_bytes = 0  # of the upload under way
+        self._bytes_per_s: float | None = None
+        self._refused_at: float | None = None  # since when the store refuses
+        self._told_at = 0.0
+        self._draining_at: float | None = None
         outbox.sweep(context.paths.outbox)
         self._found_at_start = set(outbox.names(context.paths.outbox))
 
@@ -116,6 +128,7 @@ class Backups:
         self._make_room()
         if self._current is not None and self._current in self._plan().superseded:
             self._abort.set()
+            self._wake.set()
 
     def _take(self, entry: Entry | Torn) -> None:
         if isinstance(entry, Torn):
@@ -140,7 +153,8 @@ class Backups:
         notice = self._context.state.notice
         if notice is None or not notice.takes(event):
             return None
-        return notice.after(event) if notice.covered_by(meta.kind, meta.mono) else None
+        began = meta.mono if meta.began is None else meta.began
+        return notice.after(event) if notice.covered_by(meta.kind, began) else None
 
     def _make_room(self) -> None:
         free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE
@@ -160,7 +174,16 @@ class Backups:
     def _plan(self) -> outbox.Plan:
         notice = self._context.state.notice
         left_s = None if notice is None else notice.deadline - self._context.now()
-        return outbox.plan(self._ordered(), left_s=left_s, backup_s=self._saves.backup_s)
+        current = None
+        if self._current is not None:
+            current = outbox.Upload(id=self._current.id, done=self._done_bytes)
+        return outbox.plan(
+            self._ordered(),
+            left_s=left_s,
+            backup_s=self._saves.backup_s,
+            bytes_per_s=self._bytes_per_s,
+            current=current,
+        )
 
     def _give_up(self, message: str) -> None:
         self._context.state_file.set(given_up=self._context.state.given_up + 1)
@@ -169,6 +192,7 @@ class Backups:
     def _forget(self, entry: Entry) -> None:
         entry.remove()
         self._queue.pop(entry.id, None)
+        self._uploaded.pop(entry.id, None)
 
     # --- the worker -----------------------------------------------------------------------------
 
@@ -177,11 +201,6 @@ class Backups:
         while self._context.state.fenced_by is None:
             self._wake.clear()
             plan = self._plan()
-            for entry in plan.superseded:
-                step = entry.meta.step
-                text = f"the save of step {step} is not backed up: a newer one is more urgent"
-                self._context.tell_user(text, level="warning")
-                self._forget(entry)
             if plan.next is not None:
                 await self._back_up(plan.next)
                 continue
@@ -190,7 +209,8 @@ class Backups:
         self._idle.set()
 
     async def drain(self) -> None:
-        """Wait until every accepted backup is committed or given up."""
+        """The process is over: wait until every accepted backup is committed or given up."""
+        self._draining_at = self._context.now()
         self.look()
         if self._queue and self._context.state.fenced_by is None:
             self._idle.clear()
@@ -202,11 +222,9 @@ class Backups:
     async def _back_up(self, entry: Entry) -> None:
         from spothop.checkpoints import Fenced
 
-        self._current, self._abort = entry, Abort()
-        abort = self._abort
+        self._current, self._abort, self._done_bytes = entry, Abort(), 0
         try:
-            made = await self._context.retrier.repeat(lambda: self._once(entry, abort))
-            self._committed(entry, made)
+            self._committed(entry, await self._until_committed(entry, self._abort))
             self._prune()
         except Superseded:
             _log.info("upload of %s ended for a more urgent one", entry.id)
@@ -218,28 +236,73 @@ class Backups:
         finally:
             self._current = None
 
+    async def _until_committed(self, entry: Entry, abort: Abort) -> ChainEntry:
+        """As long as trying again can help, and at a slow pace longer than that: the payload is the
+        only copy (I12). Raises what is wrong with the payload itself, Fenced and Superseded."""
+        while True:
+            try:
+                return await self._context.retrier.repeat(lambda: self._once(entry, abort))
+            except (SourceChanged, UnsafePath):
+                raise
+            except StorageError as error:
+                if self._is_final(error):
+                    raise
+            pause = asyncio.create_task(self._context.retrier.pause_slowly())
+            await abort.unless(pause)
+
+    def _is_final(self, error: StorageError) -> bool:
+        """Whether to give up now; tells the user what the store says, first and then from time to
+        time."""
+        now = self._context.now()
+        if self._refused_at is None:
+            self._refused_at, self._told_at = now, -REMIND_EVERY_S
+        since = self._refused_at
+        over_at = self._draining_at
+        if over_at is not None and now - max(since, over_at) >= FINAL_AFTER_S:
+            return True
+        if now - self._told_at >= REMIND_EVERY_S:
+            self._told_at = now
+            self._context.tell_user(
+                f"the storage refuses this job's saves: {error}; they are kept on this VM and tried"
+                " again, but a preemption now would lose them",
+                level="error",
+            )
+        return False
+
     async def _once(self, entry: Entry, abort: Abort) -> ChainEntry:
+        """Upload what is not uploaded yet, then commit; each is repeated by itself."""
         store, chaos = self._context.checkpoint_store, self._context.chaos
         if entry.id in self._found_at_start:
             there = await asyncio.to_thread(store.committed, entry.id)
             if there is not None:
                 return there
-        chaos.reach("before_upload")
-
-        def on_progress(done: int, total: int) -> None:
-            chaos.reach("during_upload")
-            abort.on_progress(done, total)
-
-        upload = asyncio.to_thread(store.upload, entry, on_progress)
-        files = await abort.unless(asyncio.create_task(upload))
-        chaos.reach("after_upload")
+        if entry.id not in self._uploaded:
+            self._uploaded[entry.id] = await self._upload(entry, abort)
         chaos.reach("before_commit")
+        files = self._uploaded[entry.id]
         made = await asyncio.to_thread(store.commit, entry, files, self._context.state.restored_n)
         chaos.reach("after_commit")
         return made
 
+    async def _upload(self, entry: Entry, abort: Abort) -> list[FileRecord]:
+        store, chaos = self._context.checkpoint_store, self._context.chaos
+        chaos.reach("before_upload")
+
+        def on_progress(done: int, total: int) -> None:
+            chaos.reach("during_upload")
+            self._done_bytes = done
+            abort.on_progress(done, total)
+
+        began = self._context.now()
+        upload = asyncio.to_thread(store.upload, entry, on_progress)
+        files = await abort.unless(asyncio.create_task(upload))
+        self._bytes_per_s = max(entry.size, 1) / max(self._context.now() - began, 1e-3)
+        chaos.reach("after_upload")
+        return files
+
     def _committed(self, entry: Entry, made: ChainEntry) -> None:
         now, meta = self._context.now(), entry.meta
+        self._refused_at = None
         beta_s = max(now - meta.mono, 0.0)
         self._saves.committed(beta_s)
         covered = self._notice_of(meta, NoticeEvent.COMMIT)
@@ -261,8 +324,18 @@ class Backups:
         if covered is not None:  # before the entry goes: without it the next agent could not know
             self._context.state_file.set(notice=covered)
         self._forget(entry)
+        self._drop_overtaken(entry)
         if covered is not None:
             self._on_covered()
+
+    def _drop_overtaken(self, newer: Entry) -> None:
+        """What is older than a checkpoint must not be committed behind it, and is not needed."""
+        for entry in self._ordered():
+            if entry.id < newer.id:
+                step = entry.meta.step
+                text = f"the save of step {step} is not backed up: step {newer.meta.step} is"
+                self._context.tell_user(text, level="warning")
+                self._forget(entry)
 
     def _fenced(self, by: int) -> None:
         self._context.state_file.set(fenced_by=by)

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from spothop.wire import SaveKind
 
+COMMIT_S = 0.3
+"""For the chain entry of an upload that is complete: two requests."""
 BAD = ".bad-"
 """Prefix of what is no backup: kept for people, not looked at again."""
 
@@ -33,6 +35,8 @@ class Meta(BaseModel):
     kind: SaveKind
     request: str | None
     delta_s: float
+    began: float | None = None
+    """When the save began (CLOCK_MONOTONIC); 0 where only its step is known."""
     mono: float
 
 
@@ -96,29 +100,67 @@ def sweep(outbox: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to back up now, and what not at all any more."""
+    """What to back up now. `superseded` wait, and go when what overtook them is committed."""
 
     next: Entry | None
     superseded: tuple[Entry, ...] = ()
 
 
-def plan(queue: list[Entry], *, left_s: float | None, backup_s: float | None) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """The upload under way: which entry, and how many of its bytes are through."""
+
+    id: str
+    done: int
+
+
+def plan(
+    queue: list[Entry],
+    *,
+    left_s: float | None,
+    backup_s: float | None,
+    bytes_per_s: float | None = None,
+    current: Upload | None = None,
+) -> Plan:
     """The oldest entry, unless an emergency save waits behind it and time is short.
 
-    Then the emergency save goes first, and what is older will never be committed: an entry in the
-    chain that is younger by number but older by step would undo the emergency save at the restore.
-    `left_s` is the time to the announced end (None without a notice), `backup_s` what one backup
-    takes (None when none was measured: then every notice is short).
+    Then it is the newest entry whose upload still fits, counted from where it stands. So an upload
+    that is almost done is not broken off for an emergency save that cannot make it. Where none fits
+    it is the one that has the least left to do. What is older than the chosen one is overtaken: an
+    entry in the chain that is younger by number but older by step would undo it at the restore.
+
+    `left_s` is the time to the announced end (None without a notice), `bytes_per_s` the rate of
+    this VM's uploads, `backup_s` what a backup took elsewhere (both None when nothing was measured:
+    then every notice is short, and the emergency save goes first).
     """
     if not queue:
         return Plan(next=None)
     last = max(
         (i for i, entry in enumerate(queue) if entry.meta.kind is SaveKind.EMERGENCY), default=0
     )
-    fits = backup_s is not None and (left_s is None or backup_s * (last + 1) < left_s)
-    if last == 0 or fits or left_s is None:
+    if last == 0 or left_s is None:
         return Plan(next=queue[0])
-    return Plan(next=queue[last], superseded=tuple(queue[:last]))
+    waiting = queue[: last + 1]
+    if bytes_per_s is not None:
+        needs_s = [_left_of(entry, current) / bytes_per_s + COMMIT_S for entry in waiting]
+    elif backup_s is not None:
+        needs_s = [backup_s] * len(waiting)
+    else:
+        return _overtaking(queue, last)
+    if sum(needs_s) < left_s:
+        return Plan(next=queue[0])
+    fitting = [i for i, needed in enumerate(needs_s) if needed < left_s]
+    least = min(range(len(needs_s)), key=lambda i: (needs_s[i], -i))
+    return _overtaking(queue, max(fitting, default=least))
+
+
+def _left_of(entry: Entry, current: Upload | None) -> int:
+    done = current.done if current is not None and current.id == entry.id else 0
+    return max(0, entry.size - done)
+
+
+def _overtaking(queue: list[Entry], index: int) -> Plan:
+    return Plan(next=queue[index], superseded=tuple(queue[:index]))
 
 
 def to_evict(queue: list[Entry], *, free: int) -> Entry | None:

@@ -21,6 +21,8 @@ FIRST_S = 1.0
 CAP_S = 15.0
 HURRY_CAP_S = 1.0
 """Longest pause after a notice."""
+SLOW_S = 60.0
+"""Longest pause after a refusal that is final as far as anybody knows."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,12 @@ class StorageRetrier:
         return delay_s(
             state.attempt_number, base_s=self._first_s, max_s=cap, jitter=self._rng.random()
         )
+
+    async def pause_slowly(self) -> None:
+        """After a refusal that trying again will hardly change, unless somebody changes something.
+        A notice ends it, for this may be the last chance."""
+        longest = self._hurry_cap_s if self.hurry.is_set() else SLOW_S
+        await self._sleep(delay_s(1, base_s=longest, max_s=longest, jitter=self._rng.random()))
 
     async def _sleep(self, seconds: float) -> None:
         if self.hurry.is_set():

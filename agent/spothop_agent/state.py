@@ -59,13 +59,16 @@ class NoticeSeen(BaseModel):
         """The notice after `event`, with other fields changed. Raises IllegalTransition."""
         return self.model_copy(update={**changes, "state": NOTICES.after(self.state, event)})
 
-    def covered_by(self, kind: SaveKind, made: float) -> bool:
-        """Whether a backup handed over at `made` holds what there was at the notice.
+    def covered_by(self, kind: SaveKind, began: float) -> bool:
+        """Whether a backup whose save began at `began` holds what there was at the notice.
 
-        Not any later one does: a script that saves in the background may hand over a step from long
-        before. If a save was asked for, only an answer to that counts.
+        If a save was asked for, only an answer to that counts. If none was, the save must have
+        begun after the notice: a script that saves in the background may hand over a step from
+        long before.
         """
-        return made >= self.seen and (self.request is None or kind is SaveKind.EMERGENCY)
+        if self.request is not None:
+            return kind is SaveKind.EMERGENCY
+        return began >= self.seen
 
 
 def _state_of_flags(flags: dict[str, Any]) -> NoticeState:

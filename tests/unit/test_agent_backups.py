@@ -15,8 +15,17 @@ from fakes.agent_vm import assignment
 from fakes.scripted_store import ScriptedStore
 from spothop.chaos import Chaos
 from spothop.checkpoints import Entry
-from spothop.storage.errors import StorageDenied, StorageUnavailable
+from spothop.storage.errors import (
+    SourceChanged,
+    StorageBadUrl,
+    StorageDenied,
+    StorageError,
+    StorageUnavailable,
+    StorageUnsupported,
+)
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
+from spothop_agent import backups as backups_module
+from spothop_agent import retry
 from spothop_agent.backups import RESERVE, Backups
 from spothop_agent.chaos import POINTS
 from spothop_agent.clock import SystemClock
@@ -144,7 +153,39 @@ def test_unavailable_storage_is_asked_again_and_told_of_once(tmp_path: Path) -> 
     play(scenario)
 
 
-def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) -> None:
+FINAL = [StorageDenied("no right"), StorageBadUrl("no such bucket"), StorageUnsupported("never")]
+
+
+@pytest.mark.parametrize("error", FINAL)
+def test_while_the_process_trains_no_refusal_gives_a_save_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError
+) -> None:
+    monkeypatch.setattr(retry, "SLOW_S", 0.001)
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[10] = [error] * 5
+        room.put(10)
+        backups = room.worker()
+        backups.look()
+        work = asyncio.create_task(backups.run())
+        await asyncio.wait_for(backups._idle.wait(), WITHIN_S)
+        assert room.store.steps == [10]
+        assert room.context.state.given_up == 0
+        (message,) = room.told(MessageReport)  # once, and loudly
+        assert message.level == "error"
+        assert f"the storage refuses this job's saves: {error}" in message.text
+        work.cancel()
+        await room.context.link.close()
+
+    play(scenario)
+
+
+def test_a_store_that_still_refuses_long_after_the_end_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups_module, "FINAL_AFTER_S", 0.0)
+
     async def scenario() -> None:
         room = Room(tmp_path)
         room.store.fail[10] = [StorageDenied("no right to write")]
@@ -156,6 +197,50 @@ def test_a_refusal_is_told_and_counted_and_the_next_one_goes_on(tmp_path: Path) 
         (message,) = room.told(MessageReport)
         assert message.level == "error"
         assert "step 10 could not be backed up: no right to write" in message.text
+
+    play(scenario)
+
+
+def test_a_payload_that_changed_is_given_up_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[10] = [SourceChanged("it was written meanwhile")]
+        room.put(10)
+        await drained(room, room.worker())
+        assert room.context.state.given_up == 1
+        assert left(room) == []
+
+    play(scenario)
+
+
+def test_a_commit_is_tried_again_without_another_upload(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fails["commit"] = [StorageUnavailable("503") for _ in range(3)]
+        room.put(10)
+        await drained(room, room.worker())
+        assert room.store.uploads == [10]
+        assert room.store.steps == [10]
+
+    play(scenario)
+
+
+def test_what_was_overtaken_goes_only_when_the_newer_one_is_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[20] = [StorageUnavailable("no route")]
+        old = room.put(10)
+        room.notice(left_s=0.1, request="r")
+        room.put(20, SaveKind.EMERGENCY)
+        there: list[bool] = []
+        room.context.retrier.on_failure = lambda text: there.append(
+            (room.context.paths.outbox / old).exists()
+        )
+        await drained(room, room.worker())
+        assert there == [True]
+        assert room.store.steps == [20]
+        assert left(room) == []
+        assert room.context.state.given_up == 0
 
     play(scenario)
 

@@ -216,15 +216,16 @@ def test_a_notice_while_the_rest_is_backed_up_waits_for_it(tmp_path: Path) -> No
 def test_an_emergency_save_that_is_refused_covers_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training()
-        run.store.fail[2] = [StorageDenied("quota")]
+        run.store.fail[2] = [StorageDenied("quota")] * 1_000
         cloud = Cloud(run)
         await cloud.announce(a_notice())
         run.process.hand_over(2, E)
-        await until(lambda: run.state.given_up)
         await asyncio.sleep(5.0)
+        assert run.state.given_up == 0
         assert run.notice_state is NoticeState.ANSWERED
         assert cloud.told == []
         await run.over()
+        await until(lambda: run.state.given_up)
         await until(lambda: cloud.told)
         assert cloud.told[0][1] is NoticeState.NOTHING_LEFT
         await cloud.close()

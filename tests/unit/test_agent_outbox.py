@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def put(folder: Path, entry_id: str, *, content: bytes = b"data", **changes: obj
         ((P, N, E), None, 1.0, 0, []),  # an emergency without a notice: an old one; no haste
         ((P, N, E), 10.0, 1.0, 0, []),  # all three fit
         ((P, N, E), 2.0, 1.0, 2, [0, 1]),
+        ((P, N, E), 0.5, 1.0, 2, [0, 1]),  # none fits: the emergency save holds most
         ((P, N, E), 100.0, None, 2, [0, 1]),  # nothing measured: every notice is short
         ((P, E, P), 0.5, 1.0, 1, [0]),
         ((E, P), 0.1, 1.0, 0, []),
@@ -67,6 +69,33 @@ def test_plan(
 ) -> None:
     plan = outbox.plan(queue(*kinds), left_s=left_s, backup_s=backup_s)
     assert (plan.next.meta.step if plan.next else None) == next_step
+    assert [e.meta.step for e in plan.superseded] == gone
+
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("left_s", "done", "next_step", "gone"),
+    [
+        (30.0, 0, 0, []),  # both fit
+        (12.0, 0, 1, [0]),  # only one does: the newer
+        (2.0, 95, 0, []),  # 95 % through, and the emergency save cannot make it
+        (2.0, 20, 0, []),  # nor can this one, but it is nearer to its end
+        (12.0, 95, 0, []),  # what is left of it and the emergency save both fit
+        (10.6, 95, 1, [0]),  # they do not, and the emergency save alone does
+    ],
+)
+def test_an_upload_that_is_almost_done_is_weighed_against_the_emergency_save(
+    left_s: float, done: int, next_step: int, gone: list[int]
+) -> None:
+    old, new = (replace(e, size=100 * MB) for e in queue(P, E))
+    current = outbox.Upload(id=old.id, done=done * MB)
+    plan = outbox.plan(
+        [old, new], left_s=left_s, backup_s=None, bytes_per_s=10 * MB, current=current
+    )
+    assert plan.next is not None
+    assert plan.next.meta.step == next_step
     assert [e.meta.step for e in plan.superseded] == gone
 
 
