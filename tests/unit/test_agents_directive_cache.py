@@ -22,7 +22,7 @@ operations = st.lists(
         st.tuples(st.just("change"), jobs),
         st.tuples(st.just("forget"), vms),
         st.tuples(st.just("begin"), vms),
-        st.tuples(st.just("finish"), st.integers(0, 5)),
+        st.tuples(st.just("finish"), st.integers(0, 1)),
         st.tuples(st.just("get"), vms),
     ),
     max_size=40,
@@ -99,5 +99,14 @@ def test_directives_that_were_read_before_a_change_are_not_used_after_it() -> No
     cache, clock = DirectiveCache(), FakeClock()
     version = cache.version("vm-a1", "job-a")
     cache.job_changed("job-a")
+    cache.keep(version, FENCE, now=clock())
+    assert cache.get("vm-a1", now=clock()) is None
+
+
+def test_directives_that_were_read_before_a_vm_was_forgotten_are_not_used_after_it() -> None:
+    cache, clock = DirectiveCache(), FakeClock()
+    kept(cache, clock)
+    version = cache.version("vm-a1", "job-a")
+    cache.forget("vm-a1")
     cache.keep(version, FENCE, now=clock())
     assert cache.get("vm-a1", now=clock()) is None
