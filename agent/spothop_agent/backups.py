@@ -153,8 +153,8 @@ class Backups:
         notice = self._context.state.notice
         if notice is None or not notice.takes(event):
             return None
-        began = meta.mono if meta.began is None else meta.began
-        return notice.after(event) if notice.covered_by(meta.kind, began) else None
+        covers = notice.covered_by(meta.kind, meta.mono, began=meta.began)
+        return notice.after(event) if covers else None
 
     def _make_room(self) -> None:
         free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE

@@ -59,16 +59,18 @@ class NoticeSeen(BaseModel):
         """The notice after `event`, with other fields changed. Raises IllegalTransition."""
         return self.model_copy(update={**changes, "state": NOTICES.after(self.state, event)})
 
-    def covered_by(self, kind: SaveKind, began: float) -> bool:
-        """Whether a backup whose save began at `began` holds what there was at the notice.
+    def covered_by(self, kind: SaveKind, made: float, *, began: float | None = None) -> bool:
+        """Whether a backup handed over at `made` holds what there was at the notice.
 
         If a save was asked for, only an answer to that counts. If none was, the save must have
-        begun after the notice: a script that saves in the background may hand over a step from
-        long before.
+        begun after the notice, where that is known: a script that saves in the background may hand
+        over a step from long before.
         """
+        if made < self.seen:
+            return False
         if self.request is not None:
             return kind is SaveKind.EMERGENCY
-        return began >= self.seen
+        return began is None or began >= self.seen
 
 
 def _state_of_flags(flags: dict[str, Any]) -> NoticeState:

@@ -12,7 +12,7 @@ import pytest
 from fakes.attempt_harness import AttemptHarness
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
-from spothop.storage.errors import StorageDenied, StorageUnavailable
+from spothop.storage.errors import SourceChanged, StorageDenied, StorageUnavailable
 from spothop.wire import (
     CommittedReport,
     ExitedReport,
@@ -351,7 +351,7 @@ def test_every_accepted_backup_is_worked_off_before_the_exit_is_told(tmp_path: P
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training(step=30)
         run.store.takes[10] = 40.0
-        run.store.fail[20] = [StorageDenied("quota")]
+        run.store.fail[20] = [SourceChanged("it was written meanwhile")]
         for step in (10, 20, 30):
             run.process.hand_over(step)
         await run.over()

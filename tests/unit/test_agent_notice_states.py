@@ -84,19 +84,22 @@ def test_the_usual_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "kind", "made", "covered"),
+    ("request_", "kind", "made", "began", "covered"),
     [
-        (None, SaveKind.PERIODIC, 10.0, True),
-        (None, SaveKind.EMERGENCY, 9.9, False),
-        ("r", SaveKind.EMERGENCY, 10.0, True),
-        ("r", SaveKind.PERIODIC, 30.0, False),
-        ("r", SaveKind.EMERGENCY, 9.9, False),
+        (None, SaveKind.PERIODIC, 10.0, None, True),
+        (None, SaveKind.PERIODIC, 20.0, 10.0, True),
+        (None, SaveKind.PERIODIC, 20.0, 9.9, False),  # begun before, in the background
+        (None, SaveKind.PERIODIC, 20.0, 0.0, False),
+        (None, SaveKind.EMERGENCY, 9.9, None, False),
+        ("r", SaveKind.EMERGENCY, 10.0, 9.9, True),  # asked for, and no step since
+        ("r", SaveKind.PERIODIC, 30.0, 30.0, False),
+        ("r", SaveKind.EMERGENCY, 9.9, 9.9, False),
     ],
 )
 def test_what_covers_a_notice(
-    request_: str | None, kind: SaveKind, made: float, covered: bool
+    request_: str | None, kind: SaveKind, made: float, began: float | None, covered: bool
 ) -> None:
-    assert notice(request=request_).covered_by(kind, made) is covered
+    assert notice(request=request_).covered_by(kind, made, began=began) is covered
 
 
 @pytest.mark.parametrize(
