@@ -99,8 +99,10 @@ class CheckpointStore:
         return Restore(path=found.entry.root, step=found.step, n=found.entry.n, rejected=rejected)
 
     def _init(self, work: Path, rejected: tuple[str, ...]) -> Restore:
-        """The input checkpoint; its steps are not this job's, which begins at 0."""
+        """The input checkpoint; its steps are not this job's, which begins at 0. Raises
+        ObjectMissing where there is none: to begin with nothing is not what was asked for."""
         from spothop.checkpoints import fetch_tree, restore_from_job
+        from spothop.storage import ObjectMissing
 
         source = self._assignment.init_from
         if source is None:
@@ -109,8 +111,13 @@ class CheckpointStore:
             fetch_tree(source.storage, work / INIT)
             return Restore(path=INIT, step=0, n=None, rejected=rejected)
         found = restore_from_job(source.storage, source.job, work)
-        path = found.entry.root if found.entry is not None else None
-        return Restore(path=path, step=0, n=None, rejected=(*rejected, *found.rejected))
+        if found.entry is None:
+            raise ObjectMissing(
+                f"init_from: job {source.job!r} has no checkpoint in {source.storage.url}",
+                hint="wait for its first one, or leave init_from out",
+            )
+        rejected = (*rejected, *found.rejected)
+        return Restore(path=found.entry.root, step=0, n=None, rejected=rejected)
 
     def committed(self, backup: str) -> Entry | None:
         """The chain entry of this backup, when an earlier agent has committed it."""

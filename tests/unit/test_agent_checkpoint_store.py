@@ -9,7 +9,7 @@ import pytest
 
 from fakes.agent_vm import JOB, assignment
 from spothop.checkpoints import Chain, Entry, Fenced, upload
-from spothop.storage import StorageUnavailable, open_store
+from spothop.storage import ObjectMissing, StorageUnavailable, open_store
 from spothop.wire import InitFrom, SaveKind, StorageSpec
 from spothop_agent.checkpoint_store import INIT, CheckpointStore, Restore
 from spothop_agent.outbox import Entry as Accepted
@@ -112,6 +112,14 @@ def test_init_from_another_job_begins_at_step_0(folder: Path, work: Path, tmp_pa
     found = mine.restore(work, fence=mine.fence(), on_progress=ignore)
     assert found == Restore(path="c", step=0, n=None)
     assert (work / "c").read_text() == "80"
+
+
+def test_init_from_a_job_without_a_checkpoint_is_an_error(folder: Path, work: Path) -> None:
+    source = InitFrom(storage=StorageSpec(url=folder.as_uri()), job="empty")
+    mine = store(folder, init_from=source)
+    fence = mine.fence()
+    with pytest.raises(ObjectMissing, match="job 'empty' has no checkpoint"):
+        mine.restore(work, fence=fence, on_progress=ignore)
 
 
 def test_its_own_checkpoint_goes_before_init_from(folder: Path, work: Path, tmp_path: Path) -> None:
