@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
 
-from spothop_master.store.schema import Base, UtcDateTime
+from spothop_master.store.columns import UtcDateTime
+from spothop_master.store.schema import Base
 
 
 def render(kind: str, item: Any, _context: AutogenContext) -> str | Literal[False]:

@@ -180,18 +180,18 @@ def test_a_second_notice_only_moves_the_deadline(harness: MasterHarness) -> None
     agent.notice(10.0)
     second = harness.attempt(1)
     assert second.notice_at == first.notice_at
-    assert first.deadline_at is not None
-    assert second.deadline_at is not None
-    assert (first.deadline_at - second.deadline_at).total_seconds() == 19
+    assert first.leader.deadline_at is not None
+    assert second.leader.deadline_at is not None
+    assert (first.leader.deadline_at - second.leader.deadline_at).total_seconds() == 19
 
 
 def test_a_notice_without_deadline_promises_the_pools_grace(harness: MasterHarness) -> None:
     agent = harness.training()
     agent.notice(None)
     attempt = harness.attempt(1)
-    assert attempt.deadline_at is not None
+    assert attempt.leader.deadline_at is not None
     assert attempt.notice_at is not None
-    assert (attempt.deadline_at - attempt.notice_at).total_seconds() == harness.cloud.grace_s
+    assert (attempt.leader.deadline_at - attempt.notice_at).total_seconds() == harness.cloud.grace_s
     assert (attempt.step_at_notice, attempt.notice_fits) == (10, True)
 
 

@@ -202,5 +202,5 @@ def test_the_models_read_what_the_migration_made(old: Database) -> None:
     with old.read() as session:
         first = session.get_one(Attempt, 1)
         assert (first.leader.vm_id, first.last_step, first.step_at_notice) == ("vm-1", 700, 690)
-        assert (first.notice_at, first.deadline_at) == (at(50), at(80))
+        assert (first.notice_at, first.leader.deadline_at) == (at(50), at(80))
         assert session.get_one(Attempt, 3).leader.exit_signal == 9

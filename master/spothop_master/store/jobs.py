@@ -127,6 +127,7 @@ def requirements_of(spec: JobSpec) -> Requirements:
         user_retries=spec.retries.user,
         infrastructure_retries=spec.retries.infrastructure,
         max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
+        nodes=spec.nodes,
     )
 
 

@@ -9,28 +9,21 @@ skip those they do not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timezone
-from enum import Enum
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    CheckConstraint,
-    DateTime,
     Float,
     ForeignKey,
     Index,
-    Integer,
     MetaData,
     String,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.engine import Dialect as SqlDialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from spothop.wire import (
@@ -47,36 +40,7 @@ from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
 from spothop_master.core.placement import REFUSALS
 from spothop_master.security import Role
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """Aware UTC in Python whatever the database keeps; refuses naive values."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: SqlDialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"naive datetime {value!r}; pass an aware one")
-        return value.astimezone(timezone.utc)
-
-    def process_result_value(self, value: datetime | None, dialect: SqlDialect) -> datetime | None:
-        if value is None:
-            return None
-        return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-
-
-def one_of(column: str, values: Iterable[Enum | str]) -> CheckConstraint:
-    """A new value needs a revision that widens this; a test compares the two."""
-    texts = (value.value if isinstance(value, Enum) else value for value in values)
-    listed = ", ".join(f"'{text_}'" for text_ in texts)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
-
-
-BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts rowids in INTEGER only
-
+from spothop_master.store.columns import BigId, UtcDateTime, one_of
 
 OBSERVATIONS = ("life", "allocation", "preparation", "save", "backup", "step", "emergency")
 """What is measured."""
@@ -205,11 +169,6 @@ class Attempt(Base):
     @property
     def notice_at(self) -> datetime | None:
         return gang.happened(place.notice_at for place in self.places)
-
-    @property
-    def deadline_at(self) -> datetime | None:
-        """Of the first place to go."""
-        return gang.happened(place.deadline_at for place in self.places)
 
     @property
     def notice_fits(self) -> bool | None:
