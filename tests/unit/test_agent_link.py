@@ -11,13 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.virtual_time import play, until
+from fakes.virtual_time import START_S, LoopClock, play, until
 from spothop.storage.errors import StorageDenied, StorageUnavailable
 from spothop.wire import JoinRequest, MessageReport, SyncReply, SyncRequest
 from spothop_agent import chaos
 from spothop_agent.logs import CHUNK, LogShipper, append_line
 from spothop_agent.master_link import (
     BACKOFF_CAP_S,
+    UNKNOWN_SESSION_S,
+    URGENT_GAP_S,
     MasterAway,
     MasterLink,
     Refused,
@@ -248,5 +250,52 @@ def test_the_pauses_of_storage_calls_grow_and_are_short_in_a_hurry() -> None:
         pauses = [after - before for before, after in pairwise(tries)]
         longest = [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 1.0, 1.0, 1.0, 1.0]
         assert all(most / 2 <= p <= most for p, most in zip(pauses, longest, strict=True))
+
+    play(scenario)
+
+
+def test_a_master_that_does_not_know_us_for_ten_minutes_has_lost_us(tmp_path: Path) -> None:
+    """Not at once: a master that is started again on an older copy may learn of us."""
+
+    async def scenario() -> None:
+        def answer(request: httpx.Request) -> httpx.Response:
+            return httpx.Response(401, json={"error": "no_session", "message": "unknown"})
+
+        transport = httpx.MockTransport(answer)
+        master = MasterLink(
+            "http://master", clock=LoopClock(), rng=random.Random(1), transport=transport
+        )
+        spool = Spool(tmp_path, LoopClock().boottime)
+        await master.run(spool, lambda: SyncRequest(vm="v", attempt=1), lambda directives: None)
+        lasted_s = asyncio.get_running_loop().time() - START_S
+        assert master.over.is_set()
+        assert UNKNOWN_SESSION_S < lasted_s < UNKNOWN_SESSION_S + 2 * BACKOFF_CAP_S
+        await master.close()
+
+    play(scenario)
+
+
+def test_something_urgent_ends_a_pause_but_not_faster_than_the_gap(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        synced: list[float] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            synced.append(asyncio.get_running_loop().time() - START_S)
+            if len(synced) == 4:
+                return httpx.Response(410, json={"error": "vm_is_over", "message": "over"})
+            return httpx.Response(200, json={"ack_seq": 0, "directives": [], "next_delay_s": 30.0})
+
+        transport = httpx.MockTransport(answer)
+        master = MasterLink(
+            "http://master", clock=LoopClock(), rng=random.Random(1), transport=transport
+        )
+        spool = Spool(tmp_path, LoopClock().boottime)
+        loop = asyncio.get_running_loop()
+        loop.call_later(10.0, master.wake)
+        loop.call_later(10.05, master.wake)
+        await master.run(spool, lambda: SyncRequest(vm="v", attempt=1), lambda directives: None)
+        assert synced == [pytest.approx(at) for at in (0.0, 10.0, 10.0 + URGENT_GAP_S, 40.1)]
+        assert master.over.is_set()
+        await master.close()
 
     play(scenario)

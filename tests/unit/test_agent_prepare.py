@@ -1,14 +1,23 @@
-"""What becomes of an error in a part of the preparation."""
+"""The parts of the preparation, and what becomes of an error in one."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fakes.attempt_harness import AttemptHarness
+from fakes.virtual_time import play
 from spothop.checkpoints import Fenced
 from spothop.storage import StorageDenied
-from spothop_agent.prepare import PreparationFailed, failures
+from spothop_agent.prepare import SETUP_PID, Preparation, PreparationFailed, failures
+from spothop_agent.state import Phase
 
 
 @pytest.mark.parametrize(
@@ -33,3 +42,71 @@ def test_every_error_ends_the_attempt_and_not_the_agent(
 def test_a_fence_is_no_failure() -> None:
     with pytest.raises(Fenced), failures("fence"):
         raise Fenced("job", 1, 2)
+
+
+def prepare(run: AttemptHarness) -> Preparation:
+    return Preparation(run.context, {"PATH": os.defpath}, random.Random(1))
+
+
+def in_real_time(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """For real shells, which know no virtual time; nothing here waits for a clock."""
+    asyncio.run(scenario())
+
+
+def test_setup_runs_in_the_jobs_directory_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        script = "pwd; echo once >> count; ls train.py"
+        run = AttemptHarness(tmp_path, setup=script, data={"x": "file:///data"})
+        await prepare(run).run()
+        assert run.state.prepared == ("bundle", "setup", "data")
+        assert run.state.phase is Phase.RESTORED
+        assert f"{run.context.paths.work}\ntrain.py\n" in run.log()
+        run.context.state_file.set(phase=Phase.ASSIGNED)  # an agent that died before it was noted
+        await prepare(run).run()
+        assert (run.context.paths.work / "count").read_text() == "once\n"
+        assert not (run.context.paths.run / SETUP_PID).exists()
+        await run.context.link.close()
+
+    in_real_time(scenario)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9")]
+)
+def test_a_failed_setup_names_its_end(tmp_path: Path, script: str, told: str) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path, setup=script)
+        with pytest.raises(PreparationFailed, match=told) as caught:
+            await prepare(run).run()
+        assert (caught.value.phase, caught.value.user) == ("setup", True)
+        assert run.state.prepared == ("bundle",)
+        await run.context.link.close()
+
+    in_real_time(scenario)
+
+
+def test_a_bundle_that_the_master_does_not_have_ends_the_attempt(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path)
+        run.master.bundle = b"another one"
+        with pytest.raises(PreparationFailed, match="404") as caught:
+            await prepare(run).run()
+        assert (caught.value.phase, caught.value.user) == ("bundle", False)
+        await run.context.link.close()
+
+    in_real_time(scenario)
+
+
+def test_a_master_that_is_away_delays_the_bundle(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path)
+        run.master.away = True
+        work = asyncio.create_task(prepare(run).run())
+        await asyncio.sleep(300.0)
+        assert run.state.prepared == ()
+        run.master.away = False
+        await work
+        assert run.log().count("bundle: ") > 50  # every few seconds
+        await run.context.link.close()
+
+    play(scenario)
