@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,24 +11,17 @@ from spothop.storage.errors import StorageError
 from spothop_agent.checkpoint_store import CheckpointStore, Restore
 from spothop_agent.outbox import Entry as Accepted
 
-HANG_S = 60.0
-"""A thread that a test forgot to free ends after this."""
-
 
 class ScriptedStore(CheckpointStore):
     """`fail[step]` holds the errors of that step's next uploads, `fails[call]` those of the next
-    calls of that name. `hang` steps block in their thread until `free`; `takes` steps last so many
-    virtual seconds."""
+    calls of that name; the next upload of a step in `takes` lasts so many virtual seconds."""
 
     def __init__(self, *, job: str = "job-1", attempt: int = 1) -> None:
         self._job = job
         self._attempt = attempt
         self.fail: dict[int, list[StorageError]] = {}
         self.fails: dict[str, list[Exception]] = {}
-        self.hang: set[int] = set()
         self.takes: dict[int, float] = {}
-        self.hanging = threading.Event()
-        self.free = threading.Event()
         self.fenced_by: int | None = None
         self.found = Restore(path=None, step=0, n=None)
         self.skipped: list[str] = []
@@ -68,9 +60,6 @@ class ScriptedStore(CheckpointStore):
     ) -> list[FileRecord]:
         step = accepted.meta.step
         self.uploads.append(step)
-        if step in self.hang:
-            self.hanging.set()
-            assert self.free.wait(HANG_S)
         if self.fail.get(step):
             raise self.fail[step].pop(0)
         seconds = self.takes.pop(step, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.attempt_harness import AttemptHarness
+from fakes.attempt_harness import OK, AttemptHarness
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
 from spothop.storage.errors import SourceChanged, StorageDenied, StorageUnavailable
@@ -360,6 +360,24 @@ def test_every_accepted_backup_is_worked_off_before_the_exit_is_told(tmp_path: P
         assert kinds.index("exited") > max(i for i, k in enumerate(kinds) if k == "committed")
         (exited,) = run.reports(ExitedReport)
         assert exited.uncommitted == 1
+
+    play(scenario)
+
+
+def test_what_the_process_said_last_is_heard(tmp_path: Path) -> None:
+    """Also what it wrote in the moment of its end."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=98)
+
+        def exit_now() -> Exit:
+            run.process.steps(99)
+            return OK
+
+        run.process.exit = exit_now  # type: ignore[method-assign]
+        await run.over()
+        (exited,) = run.reports(ExitedReport)
+        assert exited.step == 99
 
     play(scenario)
 

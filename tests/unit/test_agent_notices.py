@@ -274,6 +274,27 @@ def test_a_second_event_takes_the_first_ones_place(tmp_path: Path) -> None:
     play(scenario)
 
 
+def test_a_later_notice_waits_for_a_save_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(run)
+        for number, event in enumerate(("event-1", "event-2"), 1):
+            await cloud.announce(a_notice(event))
+            (asked,) = saves(run)
+            await asyncio.sleep(5.0)
+            assert len(cloud.told) == number - 1
+            run.process.hand_over(number, E, request=asked["request"])
+            await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        assert [(event, steps) for event, _, steps in cloud.told] == [
+            ("event-1", [1]),
+            ("event-2", [1, 2]),
+        ]
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
 # --- the agent dies in between --------------------------------------------------------------------
 
 
