@@ -1,12 +1,14 @@
 # Two commands for newcomers: `make demo` and `make test`. Both set everything up first.
 PYTHON ?= python3
 BIN := .venv/bin
+TEST_WORKERS ?= 2
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-all check bench clean
 
 help:
 	@echo "make demo    train a GPT through preemptions on this machine (under 3 minutes)"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests (6 minutes on 2 cores)"
+	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make check   lint, types, import contracts"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
@@ -26,7 +28,10 @@ demo: .venv/ready
 	$(BIN)/python examples/demo
 
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup
+
+test-all: .venv/ready
+	$(BIN)/pytest --all
 
 check: .venv/ready
 	$(BIN)/ruff check .

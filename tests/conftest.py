@@ -1,18 +1,50 @@
-"""For all tests: how Hypothesis looks for counterexamples, and that Ctrl-C can be sent."""
+"""For all tests: which of them run, how many examples they try, and that Ctrl-C can be sent."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
-# No deadline: a slow machine is no counterexample. In CI the same examples at every run, so that a
-# red gate is about the change; at home new ones each time, so that more is found.
-settings.register_profile("home", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+# No deadline, and no complaint about slow data: a slow machine is no counterexample. In CI the same
+# examples at every run, so that a red gate is about the change; at home new ones each time, so that
+# more is found; with `--all` many new ones.
+_SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("home", max_examples=30, **_SLOW)
+settings.register_profile("ci", max_examples=30, derandomize=True, **_SLOW)
+settings.register_profile("all", max_examples=500, **_SLOW)
 settings.load_profile("ci" if os.environ.get("CI") else "home")  # noqa: TID251  the tests' switch
+
+# A run starts about a thousand Python processes. Each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251  for all of them
+sys.dont_write_bytecode = False
 
 # A shell starts background jobs with SIGINT ignored, and their children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run the tests marked thorough too, with many random examples, one thing at a time",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        settings.load_profile("all")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without `--all`, leave out what is marked thorough, unless it was asked for by its name."""
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]

@@ -20,6 +20,7 @@ from spothop_master.security import Role
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
+from support.database import write_migrated
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ class HttpMaster:
             {"home": folder / "home", "owner": "owner-1", "max_bundle_bytes": 1000, **settings}
         )
         self.settings.home.mkdir(exist_ok=True)
+        database = self.settings.home / "master.db"
+        if not database.exists():
+            write_migrated(database)  # the master finds nothing left to migrate
         self.app = create_app(
             self.settings,
             {"fake": self.cloud},

@@ -26,8 +26,8 @@ from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
 from spothop_master.store import jobs
-from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Base, Event, Job, Observation, User, VmRow
+from support.database import new_database
 
 Row = TypeVar("Row", bound=Base)
 OWNER = "owner-1"
@@ -57,9 +57,8 @@ class MasterHarness:
     def __init__(self, folder: Path, *, seed: int = 0, **settings: object) -> None:
         self.clock = FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
-        self.db = Database(f"sqlite:///{folder}/harness-{seed}.db")
+        self.db = new_database(folder / f"harness-{seed}.db")
         sa.event.listen(self.db.engine, "connect", _no_sync)
-        Base.metadata.create_all(self.db.engine)
         self.settings = MasterSettings.model_validate(
             {
                 "home": folder,

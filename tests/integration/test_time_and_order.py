@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.fake_cloud import FakeClock
@@ -34,6 +34,7 @@ from spothop.wire import (
 from spothop_master.agents import protocol
 from spothop_master.clock import SteadyClock
 from spothop_master.store.schema import Checkpoint, Event, Metric, Observation
+from support.examples import examples
 
 HOUR = 3600.0
 
@@ -199,7 +200,7 @@ def of_one_pass() -> dict[str, object]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(disorder=st.lists(batches, max_size=12))
 def test_syncs_in_any_order_and_number_leave_what_one_pass_leaves(
     disorder: list[tuple[int, int]],

@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import AnyReport, MessageReport, MetricsReport, StepsReport
 from spothop_agent.coalesce import MAX_METRICS
 from spothop_agent.spool import BATCH, Spool
+from support.examples import examples
 
 
 class Clock:
@@ -168,7 +169,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(ACTIONS)
 def test_any_crash_leaves_a_sequence_without_gaps(actions: list[tuple[str, object]]) -> None:
     """The master accepts only last + 1: whatever happens, every control report reaches it once."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from fakes.master_harness import MasterHarness
@@ -40,6 +40,7 @@ from spothop.wire import (
 from spothop_master.agents import protocol
 from spothop_master.store import attempts, jobs
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, VmRow
+from support.examples import examples
 
 
 @pytest.fixture
@@ -278,9 +279,7 @@ REPORTS = st.sampled_from(
 
 
 @given(batch=st.lists(st.tuples(REPORTS, st.integers(1, 3), st.booleans()), max_size=12))
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_reports_in_any_order_are_taken(
     tmp_path_factory: pytest.TempPathFactory, batch: list[tuple[AnyReport, int, bool]]
 ) -> None:

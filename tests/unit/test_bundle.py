@@ -7,10 +7,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spothop.sdk.bundle import Bundle, BundleError, pack
+from support.examples import examples
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_equal_content_has_an_equal_hash_whatever_times_and_order(tmp_path: Path
     assert len(hashes) == 1
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=50), st.binary(max_size=50))
 def test_the_hash_is_equal_exactly_when_the_content_is(
     tmp_path: Path, one: bytes, two: bytes

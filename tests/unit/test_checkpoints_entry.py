@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.checkpoints import Entry, FileRecord
 from spothop.checkpoints import keys as layout
 from spothop.storage import FolderStore, StorageError, UnsafePath
 from spothop.wire import SaveKind
+from support.examples import examples
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
 RECORDS = st.builds(
@@ -43,7 +44,7 @@ ENTRIES = st.builds(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(ENTRIES)
 def test_an_entry_survives_its_json(entry: Entry) -> None:
     assert Entry.from_json(entry.to_json()) == entry
@@ -57,7 +58,7 @@ def test_a_name_that_is_no_utf8_survives() -> None:
     assert record.key == "~FF.pt"
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.binary() | st.text().map(str.encode))
 def test_garbage_is_a_value_error_and_nothing_else(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  the text differs with the garbage
@@ -78,7 +79,7 @@ def test_deep_nesting_is_refused() -> None:
         Entry.from_json("[" * 200_000)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(NAMES.filter(lambda name: name not in {".", ".."}), min_size=1).map("/".join))
 def test_every_path_has_a_plain_key_of_its_own(path: str) -> None:
     key = layout.quote(path)
@@ -86,7 +87,7 @@ def test_every_path_has_a_plain_key_of_its_own(path: str) -> None:
     assert not set(key) & set(" #%?*\\:\"'<>|\n\t")
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(NAMES.filter(lambda name: name not in {".", ".."} and len(layout.quote(name)) < 80))
 def test_quoted_names_work_in_a_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     store = FolderStore(tmp_path_factory.mktemp("store"))

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from obstore.store import MemoryStore
@@ -22,6 +21,7 @@ from spothop.storage import (
     StorageUnavailable,
 )
 from spothop.wire import SaveKind
+from support.examples import examples
 
 JOB = "j"
 WHO = st.sampled_from([0, 0, 0, 0, 0, 1, -1])  # attempts, counted from the newest one
@@ -249,4 +249,4 @@ class ChainMachine(RuleBasedStateMachine):
 
 
 TestChain = ChainMachine.TestCase
-TestChain.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestChain.settings = examples(100, stateful_step_count=40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
@@ -13,6 +13,7 @@ from spothop.checkpoints import BadEntry, Chain, Entry, FileRecord, prune, to_pr
 from spothop.checkpoints import keys as layout
 from spothop.storage import FolderStore, RemoteStore, StorageUnavailable
 from spothop.wire import SaveKind
+from support.examples import examples
 
 JOB = "j1"
 PERIODIC, INSURANCE, EMERGENCY = SaveKind.PERIODIC, SaveKind.INSURANCE, SaveKind.EMERGENCY
@@ -75,7 +76,7 @@ def test_what_a_restore_passed_over_protects_nothing_and_stays() -> None:
     assert [e.n for e in to_prune([*entries[:-1], fell_back, *later], 0)] == [2, 3, 6]  # never 4
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.text("pief?", max_size=40), st.integers(0, 5), st.sets(st.integers(1, 40)))
 def test_properties(text: str, keep: int, damaged: set[int]) -> None:
     entries = history(text)

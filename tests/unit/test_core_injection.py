@@ -6,10 +6,11 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop_master.core.injection import Plan
+from support.examples import examples
 
 
 def test_the_kth_interval_has_the_kth_mean_and_the_last_repeats() -> None:
@@ -72,7 +73,7 @@ def test_nonsense_is_refused(wrong: dict[str, list[float]]) -> None:
         Plan(**wrong)  # type: ignore[arg-type]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     mttp=st.lists(st.floats(1e-6, 1e12), min_size=1, max_size=5),
     seed=st.integers(0, 2**63 - 1),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import Pool, VmReason, VmState
 from spothop_master.clouds import base
 from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.placement import REFUSALS, order
+from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
@@ -105,7 +106,7 @@ def test_a_final_refusal_takes_the_pool_out() -> None:
     ),
     harmed=st.lists(st.integers(0, 8), max_size=5),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_each_matching_pool_is_tried_once_and_harm_only_delays(
     prices: dict[Pool, float], harmed: list[int]
 ) -> None:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.statemachine import IllegalTransition, Machine
@@ -21,6 +21,7 @@ from spothop_master.core.states import (
     JobEvent,
     VmEvent,
 )
+from support.examples import examples
 
 MACHINES = [
     (JOBS, JobState.QUEUED, JobEvent),
@@ -38,7 +39,7 @@ def test_every_state_has_its_row(machine: Machine[Any, Any], state: Enum, events
 
 @pytest.mark.parametrize(("machine", "state", "events"), MACHINES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_events_leave_a_known_state(
     machine: Machine[Any, Any], state: Enum, events: Any, data: st.DataObject
 ) -> None:
@@ -94,7 +95,7 @@ LIVING = st.builds(
 
 
 @given(living=st.lists(LIVING, max_size=2, unique_by=lambda attempt: attempt.number))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_jobs_state_can_follow_its_attempts_from_every_active_state(
     living: list[Living],
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import EndReason, ExitedReport, PreparationFailedReport, VmReason, VmState
 from spothop_master.core import orphans, verdict
 from spothop_master.core.evidence import EndCause, EndEvidence, Evidence, ending
+from support.examples import examples
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
@@ -63,7 +64,7 @@ def test_how_a_process_ended(
     noticed=st.booleans(),
     stop=st.none() | st.sampled_from([EndReason.CANCELLED, EndReason.PAUSED, EndReason.HANG]),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_success_needs_code_0_and_all_backups_and_after_a_notice_done(
     code: int | None,
     signal: int | None,

@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy.estimators import (
@@ -20,6 +20,7 @@ from spothop.policy.estimators import (
     notice_share,
     preemption_rate,
 )
+from support.examples import examples
 
 lives = st.lists(
     st.builds(
@@ -112,7 +113,7 @@ def test_a_wider_level_gives_a_wider_interval() -> None:
     assert outer[0] < inner[0] < posterior.mttp_s < inner[1] < outer[1]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(lives, lives, st.none() | st.floats(1, 1e9))
 def test_every_estimate_is_finite_and_inside_its_interval(
     mine: list[Life], others: list[Life], half_life_s: float | None
@@ -164,7 +165,7 @@ def test_the_median_life() -> None:
     assert kaplan_meier([]) == []
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(lives)
 def test_survival_falls_from_1_and_stays_a_share(seen: list[Life]) -> None:
     shares = [1.0, *(point.share for point in kaplan_meier(seen))]

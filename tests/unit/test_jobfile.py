@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop import jobfile
 from spothop.jobfile import FieldProblem, JobFileError, JobSpec
 from spothop.jobspec import NOT_YET, SECTIONS
+from support.examples import examples
 
 FULL = """
 name: mnist-small
@@ -282,7 +283,7 @@ json_like = st.recursive(
 known_keys = st.sampled_from(sorted({key for s in SECTIONS.values() for key in s.model_fields}))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.dictionaries(known_keys | st.text(max_size=8) | st.integers(), json_like, max_size=6))
 def test_any_mapping_is_a_spec_or_a_list_of_problems_with_cures(mapping: dict[Any, Any]) -> None:
     found: list[FieldProblem] | None = None

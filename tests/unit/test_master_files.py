@@ -6,11 +6,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop_master.bundles import BadBundleName, BundleMismatch, Bundles, BundleTooLarge
 from spothop_master.logs import Logs
+from support.examples import examples
 
 DATA = b"bundle"
 NAME = hashlib.sha256(DATA).hexdigest()
@@ -65,7 +66,7 @@ def test_only_hashes_name_bundles(bundles: Bundles, name: str) -> None:
         bundles.path(name)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     text=st.binary(max_size=60),
     cuts=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12),
@@ -123,7 +124,7 @@ def test_reading_goes_on_from_the_next_offset(logs: Logs) -> None:
 
 
 @given(text=st.text(min_size=1, max_size=30), limit=st.integers(4, 12))
-@settings(max_examples=100)
+@examples(100)
 def test_pieces_never_cut_a_character(
     tmp_path_factory: pytest.TempPathFactory, text: str, limit: int
 ) -> None:

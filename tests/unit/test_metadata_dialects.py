@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop_master.clouds.local.metadata import (
@@ -19,6 +19,7 @@ from spothop_master.clouds.local.metadata import (
     Response,
     dialect,
 )
+from support.examples import examples
 
 NOW = 1_500_000_000.0
 """2017-07-14 02:40:00 UTC."""
@@ -285,7 +286,7 @@ def test_gcp_refuses_a_bad_timeout_and_other_methods(gcp: Dialect) -> None:
 # --- all ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     name=st.sampled_from(["aws", "azure", "gcp"]),
     method=st.sampled_from(["GET", "PUT", "POST", "DELETE"]),

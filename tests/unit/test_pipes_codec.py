@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.training import pipes
+from support.examples import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 leaves = (
@@ -38,7 +39,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges)]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(messages.filter(fits), max_size=5), st.lists(st.integers(0, 10_000), max_size=8))
 def test_what_is_encoded_comes_out_whatever_the_split(
     sent: list[dict[str, Any]], cuts: list[int]
@@ -51,7 +52,7 @@ def test_what_is_encoded_comes_out_whatever_the_split(
     assert decoder.garbage == 0
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.lists(st.binary(max_size=60) | st.just(b"x" * 5000) | st.just(b'{"t":1}'), max_size=6),
     st.lists(st.integers(0, 40_000), max_size=8),

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy import (
@@ -19,6 +19,7 @@ from spothop.policy import (
     parse,
 )
 from spothop.policy.hazard import Weibull
+from support.examples import examples
 
 LIGHT = Measures(step_s=4.6, save_s=2.5, backup_s=5, mttp_s=10_800, restart_s=293.5, grace_s=30)
 HEAVY = Measures(step_s=19.75, save_s=19.5, backup_s=8, mttp_s=10_800, restart_s=461, grace_s=30)
@@ -180,7 +181,7 @@ def test_the_share_that_fits_falls_with_the_step() -> None:
     assert fit_share(HEAVY) == pytest.approx(2.5 / 19.75)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(policies, any_measures, st.integers(0, 10**9), st.floats(0, 1e9))
 def test_every_answer_is_a_number_or_never(
     policy: str, m: Measures, step: int, age_s: float
@@ -197,13 +198,13 @@ def test_every_answer_is_a_number_or_never(
     assert emergency(m).reason
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(sane_measures)
 def test_notice_aware_insurance_never_vanishes(m: Measures) -> None:
     assert next_insurance("notice-aware", m, step=0).at_step is not None
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(sane_measures, st.floats(0, 1), st.floats(0, 1))
 def test_the_more_notices_are_kept_the_fewer_saves_are_made(
     m: Measures, a: float, b: float
@@ -217,7 +218,7 @@ def test_the_more_notices_are_kept_the_fewer_saves_are_made(
     assert few <= many * (1 + 1e-9)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     sane_measures,
     st.floats(0.3, 12),

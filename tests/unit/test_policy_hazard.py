@@ -6,10 +6,11 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy.hazard import Piecewise, Weibull, fit_by_age, weighed
+from support.examples import examples
 
 positive = st.floats(1e-3, 1e6)
 
@@ -26,7 +27,7 @@ def test_weibull_of_mean_has_that_mean() -> None:
     assert sum(drawn) / len(drawn) == pytest.approx(3_600, rel=0.05)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.floats(0.05, 20), positive, positive, st.floats(0, 1e12))
 def test_cumulative_hazard_never_falls_and_stays_finite(
     shape: float, scale: float, a: float, b: float

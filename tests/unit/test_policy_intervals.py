@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy import intervals
+from support.examples import examples
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.floats(min_value=-1 / math.e, max_value=1e6))
 def test_lambert_w0_solves_its_equation(z: float) -> None:
     w = intervals.lambert_w0(z)
@@ -51,14 +52,14 @@ def test_thesis_interval_is_that_of_its_tables() -> None:
     assert intervals.thesis(19.5, 10_800, 461) // 19.75 == 33
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(finite, finite, finite)
 def test_no_formula_leaves_the_finite_numbers(a: float, b: float, c: float) -> None:
     for tau in (intervals.exact(a, b), intervals.thesis(a, b, c)):
         assert 0 <= tau <= intervals.LONGEST_S
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.floats(1, 1e6))
 def test_a_dearer_save_is_taken_less_often(a: float, b: float, mean_s: float) -> None:
     low, high = sorted((a, b))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy import emergency, next_insurance
@@ -17,6 +17,7 @@ from spothop.simulator.beliefs import Beliefs
 from spothop.simulator.engine import NeverFinishesError, Trials, on_demand, simulate
 from spothop.simulator.inputs import Arm, Inputs, make
 from spothop.simulator.lives import make_lives
+from support.examples import examples
 
 POLICIES = ("none", "static-7", "static-7+emergency", "thesis", "thesis-always", "notice-aware")
 
@@ -142,7 +143,7 @@ def one(given: Inputs, policy: str) -> Trials:
     return simulate(given, Arm.of(policy), make_lives(given.lives))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     policy=st.sampled_from(POLICIES),
     lives=st.lists(st.floats(1, 900), max_size=8),
@@ -176,7 +177,7 @@ def test_the_engine_walks_like_one_who_takes_every_step(
     assert got.total_s[0] == pytest.approx(walk.total, abs=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     policy=st.sampled_from([*POLICIES, "on-demand"]),
     mttp_s=st.floats(300, 1e5),

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from spothop.simulator import InputError, make, run
 from spothop.simulator.show import screen
+from support.examples import examples
 
 SECONDS = (0, 1e-6, 0.5, 30, 1e5, 1e9)
 LIVES = (1e-3, 1, 600, 1e5, 1e12, 1e15)
@@ -113,9 +114,7 @@ def few_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spothop.simulator.lives._MAX_REFUSALS", 100)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_figures_are_finite_and_fit_80_columns(
     data: st.DataObject, tmp_path: Path, few_lives: None

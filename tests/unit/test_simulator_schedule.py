@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy import Measures
 from spothop.policy.hazard import Weibull
 from spothop.simulator.schedule import NEVER, ByAge, Even, by_age, reach
+from support.examples import examples
 
 MEASURES = Measures(
     step_s=4.6, save_s=2.5, backup_s=5, mttp_s=3_600, restart_s=290, grace_s=30, notice_kept=0.9
@@ -33,7 +34,7 @@ def listed(gap: int, every: int, start: int, upto: int) -> list[int]:
 steps = st.integers(0, 200)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(1, 60), st.integers(1, 90) | st.just(NEVER), steps, steps)
 def test_even_saves_are_those_that_a_walk_finds(gap: int, every: int, start: int, on: int) -> None:
     schedule = Even(min(gap, every), every)
@@ -42,7 +43,7 @@ def test_even_saves_are_those_that_a_walk_finds(gap: int, every: int, start: int
     assert schedule.last(array(start), array(start + on))[0] == max([start, *saves])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=6),
     st.integers(1, 90) | st.just(NEVER),
@@ -61,7 +62,7 @@ def test_saves_by_age_are_those_listed_and_then_even(
     assert schedule.last(array(start), array(start + on))[0] == max([start, *insured, *periodic])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     st.integers(1, 30),
     st.integers(0, 50),

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spothop.statemachine import IllegalTransition
@@ -21,14 +21,15 @@ from spothop_master.core.states import JobEvent
 from spothop_master.store import leases, transitions
 from spothop_master.store.db import MIGRATIONS, Database
 from spothop_master.store.schema import Base, Event, Job, User
+from support.database import new_database
+from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(f"sqlite:///{tmp_path}/master.db")
-    db.migrate()
+    db = new_database(tmp_path / "master.db")
     with db.begin() as session:
         session.add(User(id=1, name="u", role="user", created_at=NOW))
         session.flush()
@@ -142,9 +143,7 @@ def test_a_change_of_a_row_that_somebody_else_changed_is_stale(db: Database) -> 
 
 
 @given(events=st.lists(st.sampled_from(list(JobEvent)), max_size=12))
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_refused_events_change_nothing(db: Database, events: list[JobEvent]) -> None:
     with db.begin() as session:
         session.execute(sa.delete(Event))

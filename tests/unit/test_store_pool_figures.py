@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,6 @@ from spothop_master.store.db import Database
 from spothop_master.store.observations import STATED, StatedPriors
 from spothop_master.store.schema import (
     Attempt,
-    Base,
     Checkpoint,
     Job,
     Observation,
@@ -30,6 +29,8 @@ from spothop_master.store.schema import (
     User,
     VmRow,
 )
+from support.database import new_database
+from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 A, B = (Pool(cloud="aws", region="us", zone=zone, vm="gpu") for zone in ("us-a", "us-b"))
@@ -39,8 +40,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(f"sqlite:///{tmp_path}/s.db")
-    Base.metadata.create_all(db.engine)
+    db = new_database(tmp_path / "s.db")
     with db.begin() as session:
         session.add(User(id=1, name="u", role="user", created_at=NOW))
         session.flush()
@@ -267,7 +267,7 @@ def test_three_queries_whatever_the_number_of_pools(db: Database) -> None:
         assert pool_figures.of_pools(session, [], STATED, now=NOW) == {}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     lives=st.lists(st.tuples(st.floats(-10, 1e9), st.booleans(), st.floats(-1e6, 1e9)), max_size=5),
     prior_s=st.floats(1e-3, 1e9),
@@ -280,8 +280,7 @@ def test_no_figure_is_ever_nan_or_infinite(
     half_life_s: float,
 ) -> None:
     folder = tmp_path_factory.mktemp("p", numbered=True)
-    db = Database(f"sqlite:///{folder}/p.db")
-    Base.metadata.create_all(db.engine)
+    db = new_database(folder / "p.db")
     with db.begin() as session:
         session.add_all(
             Observation(

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import Dialect
 from spothop_agent.watch import Notice, acknowledge, watch
+from support.examples import examples
 
 WALL = 1777636800.0  # 2026-05-01 12:00:00 UTC
 START = 1000.0
@@ -376,7 +377,7 @@ NOTICE: dict[Dialect, Responder] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sampled_from(list(Dialect)), st.lists(st.sampled_from(ODD), max_size=6))
 def test_no_odd_answer_ends_a_watcher_or_hides_the_notice_after_it(
     dialect: Dialect, odd: list[Answer]

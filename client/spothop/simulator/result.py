@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from spothop.simulator.engine import Trials
 from spothop.simulator.inputs import Inputs
@@ -111,5 +110,7 @@ def confidence(figures: NDArray[np.float64], level: float = 0.95) -> tuple[float
     if len(figures) < 2:
         return mean, mean
     error = float(figures.std(ddof=1)) / math.sqrt(len(figures))
+    from scipy import stats  # takes a second to import
+
     half = float(stats.t.ppf((1 + level) / 2, len(figures) - 1)) * error
     return mean - half, mean + half
