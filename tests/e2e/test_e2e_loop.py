@@ -142,7 +142,7 @@ def test_a_vm_that_is_lost_without_a_word_is_replaced(machine: Machine, tmp_path
     supervisor = [
         pid
         for pid, line in machine.processes().items()
-        if "local.supervisor" in line and str(machine.vm(job).cloud_id) in line
+        if "local.vm_supervisor" in line and str(machine.vm(job).cloud_id) in line
     ]
     assert supervisor
     os.kill(min(supervisor), 9)

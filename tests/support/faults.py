@@ -140,7 +140,7 @@ class FaultyMachine(Machine):
 
     def supervisor(self, vm_folder: Path) -> int:
         """The VM's supervisor: its first process has the same command line, and is its child."""
-        line = f"local.supervisor {vm_folder}"
+        line = f"local.vm_supervisor {vm_folder}"
         found = {pid for pid, name in self.processes().items() if line in name}
         [supervisor] = [pid for pid in found if parent(pid) not in found]
         return supervisor
