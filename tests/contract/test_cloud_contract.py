@@ -7,6 +7,7 @@ pass. What only one cloud can do (scripts, metadata, processes) is tested elsewh
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,15 @@ from spothop_master.clouds.base import (
 from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.driver import LocalCloud
 from spothop_master.core.evidence import EndCause
+from support.waiting import WITHIN_S
+
+RUN = uuid.uuid4().hex
+
+
+def token(name: str) -> str:
+    """Of this process alone: VMs of one token have one id, and whoever buries one of them ends the
+    processes of all, wherever they were launched."""
+    return f"{name}-{RUN}"
 
 
 class Rig(Protocol):
@@ -92,7 +102,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 def wait(rig: Rig, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + WITHIN_S
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         rig.pass_time()
@@ -111,8 +121,8 @@ def listed(rig: Rig, vm: Vm, *, owner: str = "us") -> Vm:
     return found
 
 
-def running(rig: Rig, pool: Pool, token: str = "t1") -> Vm:
-    vm = rig.cloud.launch(spec(pool), token)
+def running(rig: Rig, pool: Pool, name: str = "t1") -> Vm:
+    vm = rig.cloud.launch(spec(pool), token(name))
     wait(rig, lambda: listed(rig, vm).state is CloudVmState.RUNNING)
     return listed(rig, vm)
 
@@ -126,9 +136,9 @@ def test_pools_are_the_clouds_own_and_priced(rig: Rig) -> None:
 
 
 def test_a_launch_is_pending_then_running_with_times_and_tags(rig: Rig) -> None:
-    vm = rig.cloud.launch(spec(rig.spot), "t1")
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
     assert vm.state in (CloudVmState.PENDING, CloudVmState.RUNNING)
-    assert (vm.token, vm.pool, vm.cause, vm.ended_at) == ("t1", rig.spot, None, None)
+    assert (vm.token, vm.pool, vm.cause, vm.ended_at) == (token("t1"), rig.spot, None, None)
     wait(rig, lambda: listed(rig, vm).state is CloudVmState.RUNNING)
     up = listed(rig, vm)
     assert up.running_at is not None
@@ -138,33 +148,33 @@ def test_a_launch_is_pending_then_running_with_times_and_tags(rig: Rig) -> None:
 
 
 def test_the_same_token_never_makes_a_second_vm(rig: Rig) -> None:
-    first = rig.cloud.launch(spec(rig.spot), "t1")
-    assert rig.cloud.launch(spec(rig.spot), "t1").id == first.id
+    first = rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert rig.cloud.launch(spec(rig.spot), token("t1")).id == first.id
     assert [vm.id for vm in rig.cloud.list("us")] == [first.id]
-    assert rig.cloud.launch(spec(rig.spot), "t2").id != first.id
+    assert rig.cloud.launch(spec(rig.spot), token("t2")).id != first.id
 
 
 def test_the_same_token_for_something_else_is_a_bad_request(rig: Rig) -> None:
-    rig.cloud.launch(spec(rig.spot), "t1")
+    rig.cloud.launch(spec(rig.spot), token("t1"))
     with pytest.raises(BadRequest, match="t1"):
-        rig.cloud.launch(spec(rig.on_demand), "t1")
+        rig.cloud.launch(spec(rig.on_demand), token("t1"))
 
 
 def test_an_unknown_pool_is_a_bad_request_and_leaves_nothing(rig: Rig) -> None:
     unknown = rig.spot.model_copy(update={"zone": "nowhere"})
     with pytest.raises(BadRequest, match="nowhere"):
-        rig.cloud.launch(spec(unknown), "t1")
+        rig.cloud.launch(spec(unknown), token("t1"))
     assert list(rig.cloud.list("us")) == []
 
 
 def test_a_price_above_the_cap_is_refused(rig: Rig) -> None:
     with pytest.raises(PriceTooHigh):
-        rig.cloud.launch(spec(rig.spot, max_price=0.0001), "t1")
+        rig.cloud.launch(spec(rig.spot, max_price=0.0001), token("t1"))
     assert list(rig.cloud.list("us")) == []
 
 
 def test_owners_see_their_own_vms_only(rig: Rig) -> None:
-    ours = rig.cloud.launch(spec(rig.spot), "t1")
+    ours = rig.cloud.launch(spec(rig.spot), token("t1"))
     theirs = rig.cloud.launch(spec(rig.spot, owner="them"), "t2")
     assert [vm.id for vm in rig.cloud.list("us")] == [ours.id]
     assert [vm.id for vm in rig.cloud.list("them")] == [theirs.id]
@@ -183,7 +193,7 @@ def test_termination_is_over_when_the_listing_says_so_and_may_be_repeated(rig: R
     assert ended.ended_at >= ended.running_at
     rig.cloud.terminate(vm.id)
     assert listed(rig, vm) == ended
-    assert rig.cloud.launch(spec(rig.spot), "t1").state is CloudVmState.TERMINATED
+    assert rig.cloud.launch(spec(rig.spot), token("t1")).state is CloudVmState.TERMINATED
 
 
 @pytest.mark.parametrize("vm_id", ["", "lvm-0000000000000000", "../vms", "i-1", "/etc"])
@@ -192,7 +202,7 @@ def test_terminating_what_never_was_is_harmless(rig: Rig, vm_id: str) -> None:
 
 
 def test_a_vm_can_be_terminated_before_it_runs(rig: Rig) -> None:
-    vm = rig.cloud.launch(spec(rig.spot), "t1")
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
     rig.cloud.terminate(vm.id)
     wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert listed(rig, vm).cause is EndCause.TERMINATED

@@ -1,8 +1,12 @@
-"""What a user gets wrong: the fact and the hint on stderr, a status, no trace, and no job."""
+"""What a user gets wrong: the fact and the hint on stderr, a status, no trace, and no job.
+
+All of it meets a real master. Four are asked as processes of their own; the others in this one.
+"""
 
 from __future__ import annotations
 
 import http.server
+import os
 import re
 import socket
 import subprocess
@@ -12,9 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from support.cli import spothop
+from spothop_master.__main__ import serve
+from support.cli import in_process, spothop
 from support.machine import Machine
+from support.waiting import WITHIN_S
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +46,7 @@ def submit(
     file = folder / "job.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = len(machine.client.jobs(all=True))
-    done = spothop(machine, "submit", file, "--yes", "-d")
+    done = in_process(machine, "submit", file, "--yes", "-d")
     assert done.returncode == 0 or len(machine.client.jobs(all=True)) == before
     return done
 
@@ -110,11 +118,11 @@ def test_storage_that_fails_later_fails_the_job_with_the_reason(
 
 
 def test_a_wrong_token(machine: Machine) -> None:
-    refused(spothop(machine, "jobs", token="wrong"), "token", "SPOTHOP_TOKEN|admin")
+    refused(in_process(machine, "jobs", token="wrong"), "token", "SPOTHOP_TOKEN|admin")
 
 
 def test_no_token(machine: Machine) -> None:
-    refused(spothop(machine, "jobs", token=""), "token", "SPOTHOP_TOKEN|admin")
+    refused(in_process(machine, "jobs", token=""), "token", "SPOTHOP_TOKEN|admin")
 
 
 def test_no_master_there(machine: Machine) -> None:
@@ -152,16 +160,16 @@ def other_server() -> Iterator[str]:
 
 
 def test_a_url_that_answers_something_else(machine: Machine, other_server: str) -> None:
-    done = spothop(machine, "jobs", url=other_server)
+    done = in_process(machine, "jobs", url=other_server)
     refused(done, f"{other_server}/api/v1/jobs answered 200 with text/html", "SPOTHOP_URL")
 
 
 def test_a_url_that_is_none(machine: Machine) -> None:
-    refused(spothop(machine, "jobs", url="127.0.0.1:8900"), "not an http.s. URL", "SPOTHOP_URL")
+    refused(in_process(machine, "jobs", url="127.0.0.1:8900"), "not an http.s. URL", "SPOTHOP_URL")
 
 
 def test_a_job_that_is_not_there(machine: Machine) -> None:
-    refused(spothop(machine, "show", "nobody"), "no job 'nobody'", "spothop jobs")
+    refused(in_process(machine, "show", "nobody"), "no job 'nobody'", "spothop jobs")
 
 
 def test_an_option_that_is_none(machine: Machine) -> None:
@@ -171,8 +179,27 @@ def test_an_option_that_is_none(machine: Machine) -> None:
 def start_master(machine: Machine, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "spothop_master", "--home", str(home), *options]
     return subprocess.run(
-        command, env=machine.environment(), capture_output=True, text=True, timeout=60
+        command, env=machine.environment(), capture_output=True, text=True, timeout=WITHIN_S
     )
+
+
+def start_master_in_process(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Ends, because it cannot start."""
+    program = typer.Typer()
+    program.command()(serve)
+    before = os.umask(0o077)
+    try:
+        done = CliRunner().invoke(program, ["--home", str(home), *options])
+    finally:
+        os.umask(before)
+    return subprocess.CompletedProcess(options, done.exit_code, done.stdout, done.stderr)
+
+
+def test_a_master_that_cannot_start_ends(machine: Machine, tmp_path: Path) -> None:
+    done = start_master(machine, tmp_path / "home", "--port", str(machine.port))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "cannot listen on 127.0.0.1" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,7 +223,7 @@ def test_a_master_that_cannot_start_says_why(
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             filled += ["--port", str(free.getsockname()[1])]
-    done = start_master(machine, tmp_path / "home", *filled)
+    done = start_master_in_process(tmp_path / "home", *filled)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert re.search(f"spothop master cannot start: {told}", " ".join(done.stderr.split()))
@@ -206,7 +233,7 @@ def test_a_second_master_on_the_same_home(machine: Machine) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    done = start_master(machine, machine.home, "--port", port)
+    done = start_master_in_process(machine.home, "--port", port)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "home" in done.stderr

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from support.heavy import need_module
+from support.require import need_torch
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
 KEYS = {
@@ -27,7 +27,7 @@ KEYS = {
 
 def demo(folder: Path, *, in_terminal: int | None = None) -> subprocess.Popen[str]:
     """Its output goes to a pipe, or to the terminal behind the file descriptor."""
-    need_module("torch", hint="make test installs it")
+    need_torch()
     terminal = [] if in_terminal is None else ["setsid", "--ctty"]
     return subprocess.Popen(
         [*terminal, sys.executable, "-u", str(DEMO), "--home", str(folder / "demo")],
@@ -84,7 +84,7 @@ def test_the_demo_keeps_its_promises(folder: Path) -> None:
 def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
     with demo(folder) as process:
         assert process.stdout is not None
-        guard = threading.Timer(120, process.kill)
+        guard = threading.Timer(600, process.kill)
         guard.start()
         for line in process.stdout:  # both train, one has been preempted
             if line.startswith("> preemption 1"):
@@ -105,7 +105,7 @@ def test_a_closed_terminal_leaves_no_process_behind(folder: Path) -> None:
     shown = b""
     with demo(folder, in_terminal=its) as process:
         os.close(its)
-        guard = threading.Timer(120, process.kill)
+        guard = threading.Timer(600, process.kill)
         guard.start()
         while b"preparing" not in shown:  # there are VMs, with agents on them
             shown += os.read(ours, 65536)

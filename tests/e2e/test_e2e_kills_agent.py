@@ -17,11 +17,11 @@ import pytest
 from spothop.wire import SaveKind
 from support.counter import steps_in_log
 from support.faults import SLOW_SAVE, STEPS, FaultyMachine, hopper
-from support.machine import until
-from support.side_by_side import Case, SideBySide, on
+from support.side_by_side import Case, SideBySide, on, parameters
 from support.truth import chain, check_all
+from support.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-agent")]
 
 
 def deaths(machine: FaultyMachine, job: str, attempt: int) -> int:
@@ -122,6 +122,15 @@ def outcomes(
         yield outcomes
 
 
-@pytest.mark.parametrize("case", CASES)
+GATE = [
+    "first-before_commit",
+    "replacement-during_restore",
+    "emergency-before_upload",
+    "half-saved-after-notice",
+]
+"""One of each family."""
+
+
+@pytest.mark.parametrize("case", parameters(CASES, gate=GATE))
 def test_the_agent_is_killed(outcomes: SideBySide, case: str) -> None:
     outcomes.check(case)

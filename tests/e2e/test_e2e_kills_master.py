@@ -16,11 +16,11 @@ import pytest
 from spothop.sdk.errors import ClientError
 from support.counter import steps_in_log
 from support.faults import SLOW_SAVE, STEPS, FaultyMachine, hopper, prefixed
-from support.machine import until
-from support.side_by_side import Case, SideBySide, job_name
+from support.side_by_side import Case, SideBySide, job_name, parameters
 from support.truth import check_all
+from support.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-master")]
 
 
 def dies_at_the_first_launch(machine: FaultyMachine, name: str, folder: Path) -> None:
@@ -133,6 +133,17 @@ def outcomes(
         yield outcomes
 
 
-@pytest.mark.parametrize("case", CASES)
+GATE = [
+    "launch-after_launch",
+    "replace-vm_row_committed",
+    "after_terminate",
+    "agent-before_commit",
+    "agent-2-during_restore",
+    "during-a-save",
+]
+"""One of each family."""
+
+
+@pytest.mark.parametrize("case", parameters(CASES, gate=GATE))
 def test_the_master_is_killed(outcomes: SideBySide, case: str) -> None:
     outcomes.check(case)

@@ -15,11 +15,11 @@ import pytest
 
 from spothop.wire import SaveKind
 from support.faults import STEPS, FaultyMachine, hopper, prefixed
-from support.machine import until
-from support.side_by_side import Case, SideBySide, on
+from support.side_by_side import Case, SideBySide, on, parameters
 from support.truth import chain, check_all
+from support.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-trainer")]
 
 DIES = """
 import os, pathlib, signal
@@ -147,6 +147,10 @@ def outcomes(
         yield outcomes
 
 
-@pytest.mark.parametrize("case", CASES)
+GATE = ["save-is-torn", "asked-to-save", "agent-before_commit", "wrapper"]
+"""One of each family."""
+
+
+@pytest.mark.parametrize("case", parameters(CASES, gate=GATE))
 def test_the_training_process_is_killed(outcomes: SideBySide, case: str) -> None:
     outcomes.check(case)

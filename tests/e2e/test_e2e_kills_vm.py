@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from support.faults import SLOW_SAVE, STEPS, FaultyMachine, hopper, is_alive
-from support.machine import until
-from support.side_by_side import Case, SideBySide, on
+from support.side_by_side import Case, SideBySide, on, parameters
 from support.truth import chain, check_all
+from support.waiting import until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-vm")]
 
 
 def lose(machine: FaultyMachine, job: str, attempt: int) -> None:
@@ -99,6 +99,10 @@ def outcomes(
         yield outcomes
 
 
-@pytest.mark.parametrize("case", CASES)
+GATE = ["first-after_commit", "replacement-before_fence", "half-saved"]
+"""One of each family."""
+
+
+@pytest.mark.parametrize("case", parameters(CASES, gate=GATE))
 def test_the_vm_is_killed(outcomes: SideBySide, case: str) -> None:
     outcomes.check(case)

@@ -14,7 +14,8 @@ from spothop.checkpoints import Chain, Entry
 from spothop.storage import open_store
 from spothop.wire import SaveKind, StorageSpec
 from support.counter import check_result, steps_in_log
-from support.machine import Machine, until
+from support.machine import GRACE_S, Machine
+from support.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -151,7 +152,7 @@ def test_a_second_notice_changes_nothing_but_the_end(
     job = machine.counter(20, endless=1, dialect=dialect)
     machine.reaches(job, 10)
     machine.client.preempt(job)
-    machine.client.preempt(job, notice_s=1.6)
+    machine.client.preempt(job, notice_s=GRACE_S / 2)
     ended = machine.ends(job)
     check_result(machine, job, tmp_path)
     assert [a.reason for a in ended.attempts] == ["preempted", "succeeded"]
@@ -191,7 +192,7 @@ def test_a_master_that_is_away_for_the_whole_life_of_a_vm_goes_on_behind_it(
     new_machine: NewMachine, tmp_path: Path
 ) -> None:
     """From the join to the kill nobody hears the VM; what it has committed counts all the same."""
-    machine = new_machine(grace_s=1)
+    machine = new_machine()
     job = machine.counter(20, endless=1, save_every=40, dialect="gcp")
     machine.wait(job, lambda j: j.state == "running", what="training")
     folder = machine.vm_folder(job)
@@ -199,9 +200,10 @@ def test_a_master_that_is_away_for_the_whole_life_of_a_vm_goes_on_behind_it(
     before = len(chain_of(machine, job))
     until(lambda: len(chain_of(machine, job)) > before, what="it saves")
     machine.cloud.preempt(folder.name)
-    until(lambda: over(folder), 15, what="the VM is taken")
+    until(lambda: saved_at_the_notice(machine, job), what="it saves at the notice")
+    machine.cloud.preempt(folder.name, 0)
+    until(lambda: over(folder), what="the VM is taken")
     saved = chain_of(machine, job)
-    assert SaveKind.EMERGENCY in [entry.kind for entry in saved]
     machine.start()
     ended = machine.ends(job)
     check_result(machine, job, tmp_path)
@@ -216,19 +218,23 @@ def test_a_vm_that_joined_and_then_hears_nothing_more_is_replaced_when_the_maste
     new_machine: NewMachine, tmp_path: Path
 ) -> None:
     """It waits for its code until it is taken."""
-    machine = new_machine(grace_s=1)
+    machine = new_machine()
     job = machine.counter(30, step_ms=5, dialect="gcp")
     machine.wait(job, lambda j: j.attempts and j.vms[0].state == "booting", what="launched")
     state = machine.agent_folder(job) / "state.json"
     until(state.exists, what="joined")
     machine.kill()
     folder = state.parents[2]
-    machine.cloud.preempt(folder.name)
-    until(lambda: over(folder), 15, what="the VM is taken")
+    machine.cloud.preempt(folder.name, 0.5)
+    until(lambda: over(folder), what="the VM is taken")
     machine.start()
     ended = machine.ends(job)
     check_result(machine, job, tmp_path, 30)
     assert len(ended.vms) == 2
+
+
+def saved_at_the_notice(machine: Machine, job: str) -> bool:
+    return SaveKind.EMERGENCY in [entry.kind for entry in chain_of(machine, job)]
 
 
 def over(vm_folder: Path) -> bool:

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.waiting import WITHIN_S
+
 pytestmark = pytest.mark.e2e
 
 
@@ -70,12 +72,12 @@ def test_a_master_says_how_to_get_in_and_ends_when_asked(
     headers = {"Authorization": f"Bearer {Path(found[1]).read_text().strip()}"}
     assert httpx.get(f"{url}/api/v1/me", headers=headers).json()["name"] == "admin"
     second = subprocess.run(
-        command(tmp_path / "home", port), capture_output=True, text=True, timeout=60
+        command(tmp_path / "home", port), capture_output=True, text=True, timeout=WITHIN_S
     )
     assert second.returncode == 2
     assert "--port" in second.stderr
     assert "Traceback" not in second.stderr
     process.send_signal(asked_with)
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 0, rest
     assert "Traceback" not in rest

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from pathlib import Path
 
 from fakes.fake_master import JOIN_TOKEN, VM, FakeMaster, bundle_hash
 from spothop.checkpoints import Chain, Entry
 from spothop.storage import open_store
 from spothop.wire import AgentConfig, Assignment, Dialect, PolicyParams, StorageSpec
+from support.waiting import WITHIN_S, until
 
 JOB = "job-1"
 
@@ -31,6 +31,8 @@ print(f"training from {start} to {steps}")
 for step in range(start, steps):
     with sp.step_context():
         time.sleep(float(os.environ["STEP_S"]))
+        while os.path.exists(os.environ.get("HOLD", "")):
+            time.sleep(0.01)
     sp.log(loss=1 / (step + 1))
     if (step + 1) % every == 0 or sp.check_save():
         with open("checkpoint.json", "w") as file:
@@ -107,10 +109,17 @@ class AgentVm:
         self._chaos = chaos
         self._console = root / "console.log"
         self._keeper: threading.Thread | None = None
+        self._closing = threading.Lock()
+        self._closed = False
         self.starts = 0
         self.agent: subprocess.Popen[bytes] | None = None
 
     def start(self) -> subprocess.Popen[bytes]:
+        with self._closing:
+            assert not self._closed, "this VM is over"
+            return self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "SPOTHOP_CHAOS": self._chaos}  # noqa: TID251  a child's
         with open(self._console, "ab") as console:
             self.agent = subprocess.Popen(
@@ -127,8 +136,14 @@ class AgentVm:
         """Start the agent whenever it dies, as a VM's supervisor does, until it is released."""
 
         def loop() -> None:
-            while self.start().wait() != 0:
-                pass
+            agent = self.start()
+            while agent.wait() != 0:
+                with (
+                    self._closing
+                ):  # either it is started before the end, and killed, or not at all
+                    if self._closed:
+                        return
+                    agent = self._start()
 
         self._keeper = threading.Thread(target=loop, daemon=True)
         self._keeper.start()
@@ -150,19 +165,14 @@ class AgentVm:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._keeper is not None:
-            self._keeper.join(timeout=5)
+        with self._closing:
+            self._closed = True
         if self.agent is not None and self.agent.poll() is None:
             self.agent.kill()
             self.agent.wait()
+        if self._keeper is not None:
+            self._keeper.join(WITHIN_S)
         for file in self.directory.glob("attempts/*/run/trainer.pid"):
             if not (file.parent / "exit.json").exists():
                 os.killpg(self._pids(file.parent)["pgid"], signal.SIGKILL)
-                _wait_until((file.parent / "exit.json").exists)
-
-
-def _wait_until(condition: object, within_s: float = 5.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
+                until((file.parent / "exit.json").exists, what="the wrapper has seen the end")

@@ -31,6 +31,7 @@ from spothop.wire import (
     SyncReply,
     SyncRequest,
 )
+from support.waiting import WITHIN_S
 
 T = TypeVar("T", bound=AnyReport)
 
@@ -101,7 +102,7 @@ class MasterScript:
             if isinstance(e.report, kind) and attempt in (None, e.attempt)
         ]
 
-    def wait(self, condition: Callable[[], object], within_s: float = 15.0) -> None:
+    def wait(self, condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
         """Block until `condition` holds; it is looked at after everything that arrives, and in
         between, for what happens without the master."""
         deadline = time.monotonic() + within_s
@@ -116,7 +117,7 @@ class MasterScript:
                 f"not within {within_s} s; told so far: {kinds}; log: {self.log()}"
             )
 
-    def wait_for(self, kind: type[T], within_s: float = 15.0) -> T:
+    def wait_for(self, kind: type[T], within_s: float = WITHIN_S) -> T:
         self.wait(lambda: self.reports(kind), within_s)
         return self.reports(kind)[0]
 

@@ -39,8 +39,15 @@ from spothop.wire import (
     StopDirective,
     StorageSpec,
 )
+from support.waiting import WITHIN_S
 
 pytestmark = pytest.mark.e2e
+
+GRACE_S = 30.0
+"""What the pool of `assignment` promises; the agent allows for no more, whatever a notice says."""
+
+NOTICE_S = 1800
+"""From a notice to the end of the VM: no agent is too slow for that."""
 
 LONG = {"STEPS": "100000", "EVERY": "100000", "STEP_S": "0.01"}
 
@@ -85,14 +92,14 @@ def test_trains_to_success_and_is_released(master: FakeMaster, vm: AgentVm, stor
     steps = master.reports(StepsReport)
     assert sum(report.count for report in steps) == 30
     assert steps[-1].step == 30
-    assert 0.01 <= steps[0].step_s < 1
+    assert steps[0].step_s >= 0.01
     assert master.reports(MetricsReport)[-1].values == {"loss": pytest.approx(1 / 30)}
     assert (storage / "jobs/job-1/outputs/1/result.txt").read_text() == "30"
     assert "training from 0 to 30" in master.log()
     assert "the process ended: exit code 0" in master.log()
     master.directives = [ReleaseDirective()]
-    assert agent.wait(5) == 0
-    assert vm.start().wait(5) == 0  # started again it knows that there is nothing to do
+    assert agent.wait(WITHIN_S) == 0
+    assert vm.start().wait(WITHIN_S) == 0  # started again it knows that there is nothing to do
     assert master.joins == 1
 
 
@@ -113,15 +120,15 @@ def test_emergency_save_at_a_notice_then_the_cloud_is_told(
     master.assignment = assignment(storage, env=LONG)
     vm.start()
     master.wait_for(StepsReport)
-    metadata.announce("event-1", in_s=20)
+    metadata.announce("event-1", in_s=NOTICE_S)
     master.wait_for(AcknowledgedReport)
     notice = master.wait_for(NoticeReport)
     assert notice.fits
-    assert notice.deadline_in_s == pytest.approx(20, abs=10)
+    assert 0 < notice.deadline_in_s <= GRACE_S  # never more than the pool promises
     (committed,) = master.reports(CommittedReport)
     assert committed.save is SaveKind.EMERGENCY
     assert committed.since_notice_s is not None
-    assert committed.since_notice_s < 20  # in time
+    assert committed.since_notice_s < GRACE_S  # in time
     assert chain(storage)[-1].step == committed.step
     kinds = [e.report.kind for e in master.envelopes]
     assert kinds.index("notice") < kinds.index("committed") < kinds.index("acknowledged")
@@ -136,8 +143,8 @@ def test_emergency_path_needs_no_master(
     vm.start()
     master.wait_for(StepsReport)
     master.away = True
-    metadata.announce("event-1", in_s=20)
-    assert metadata.acknowledged_event.wait(10)
+    metadata.announce("event-1", in_s=NOTICE_S)
+    assert metadata.acknowledged_event.wait(WITHIN_S)
     assert chain(storage)[-1].kind is SaveKind.EMERGENCY
     assert master.reports(NoticeReport) == []
     master.away = False
@@ -148,17 +155,20 @@ def test_emergency_path_needs_no_master(
 def test_one_emergency_save_however_often_the_agent_is_killed(
     master: FakeMaster, vm: AgentVm, storage: Path, metadata: FakeAzureMetadata
 ) -> None:
-    """The script looks every other second, so that the agent dies between request and answer."""
-    master.assignment = assignment(storage, env={**LONG, "STEP_S": "2"})
+    """The script is held in a step until the agent has died between request and answer."""
+    hold = storage.with_name("hold")
+    master.assignment = assignment(storage, env={**LONG, "HOLD": str(hold)})
     agent = vm.start()
     master.wait_for(StepsReport)
-    metadata.announce("event-1", in_s=25)
+    hold.touch()
+    metadata.announce("event-1", in_s=NOTICE_S)
     master.wait_for(SaveRequestedReport)
     for answered in (False, True):
         agent.kill()
         agent.wait()
         assert (master.reports(CommittedReport) != []) is answered
         agent = vm.start()
+        hold.unlink(missing_ok=True)
         master.wait_for(AcknowledgedReport)
     master.wait(lambda: master.heartbeat.trainer_alive)
     assert [r.save for r in master.reports(CommittedReport)] == [SaveKind.EMERGENCY]
@@ -172,7 +182,7 @@ def test_a_notice_before_the_start_saves_nothing(
     master.assignment = assignment(storage, setup="sleep 60")
     vm.start()
     master.wait(lambda: (vm.run_dir() / "setup.pid").exists())
-    metadata.announce("event-1", in_s=20)
+    metadata.announce("event-1", in_s=NOTICE_S)
     exited = master.wait_for(ExitedReport)
     assert exited.stopped
     assert "before the training process started" in exited.message
@@ -222,7 +232,7 @@ def test_killed_at_every_named_point_nothing_is_lost_or_doubled(
     chaos = ",".join(f"agent:{point}=kill" for point in sorted(points))
     with AgentVm(tmp_path, master, metadata=metadata.url, chaos=chaos) as vm:
         vm.keep()
-        exited = master.wait_for(ExitedReport, 30)
+        exited = master.wait_for(ExitedReport)
         assert exited == ExitedReport(code=0, done=True, step=30)
         assert vm.starts == len(points) + 1, vm.console()
         assert [e.step for e in chain(storage)] == [None, 10, 20, 30]
@@ -262,7 +272,7 @@ def test_a_run_without_its_master_commits_everything(
     master.wait(lambda: (vm.run_dir() / "exit.json").exists())
     master.wait(lambda: len(chain(storage)) == 4)
     master.away = False
-    exited = master.wait_for(ExitedReport, 20)
+    exited = master.wait_for(ExitedReport)
     assert exited.done
     assert exited.uncommitted == 0
     assert len(master.reports(CommittedReport)) == 3
@@ -323,7 +333,7 @@ def test_a_vm_that_is_over_for_the_master_ends(
     agent = vm.start()
     master.wait_for(StepsReport)
     master.over = True
-    assert agent.wait(10) == 0
+    assert agent.wait(WITHIN_S) == 0
     assert (vm.run_dir() / "exit.json").exists()
 
 
@@ -334,7 +344,7 @@ def test_sigterm_leaves_the_process_to_the_vm(
     agent = vm.start()
     master.wait_for(StepsReport)
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(5) == 0
+    assert agent.wait(WITHIN_S) == 0
     os.kill(vm.trainer_pid(), 0)
     assert "training from 0" in master.log()
 

@@ -14,6 +14,7 @@ from spothop.checkpoints import Chain, Entry, Fenced, restore, upload
 from spothop.storage.folder import FolderStore
 from spothop.wire import SaveKind
 from support.truth import check_chain
+from support.waiting import WITHIN_S
 
 
 class Between(FolderStore):
@@ -93,9 +94,9 @@ def test_commits_and_a_fence_at_the_same_time(tmp_path: Path, fence_after: int) 
     writer = threading.Thread(target=commits)
     writer.start()
     if fence_after:
-        assert enough.wait(30)
+        assert enough.wait(WITHIN_S)
     fence = new.fence(2)
-    writer.join(30)
+    writer.join(WITHIN_S)
     assert not writer.is_alive()
     entries = readable(new)
     check_chain(entries)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -12,18 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from support.require import need_torch
+
 ROOT = Path(__file__).parents[2]
 GPT = ROOT / "examples" / "gpt"
 COUNTER = ROOT / "examples" / "counter"
 SMALL = "--batch 2 --context 16 --width 16 --layers 2 --heads 2 --corpus-mb 0.2 --log-every 1"
-
-
-def need_torch() -> None:
-    """Skip without PyTorch, unless SPOTHOP_REQUIRE_ALL says that nothing may be skipped."""
-    if importlib.util.find_spec("torch") is None:
-        if os.environ.get("SPOTHOP_REQUIRE_ALL") == "1":  # noqa: TID251  the switch of the tests
-            pytest.fail("PyTorch is missing; hint: pip install 'spothop[train]'")
-        pytest.skip("needs PyTorch: pip install 'spothop[train]'")
 
 
 class Run:

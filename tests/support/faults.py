@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from spothop.wire import JobDetail
-from support.machine import COUNTER, Machine, until
+from support.machine import COUNTER, Machine
+from support.waiting import until
 
 STEPS = 200
 """Of a `hopper`: its first attempt would take half a minute for them, later ones take none."""

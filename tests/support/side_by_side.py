@@ -1,18 +1,30 @@
-"""Cases that mostly wait for processes to start, run beside each other."""
+"""Cases that mostly wait for processes to start, run beside each other.
+
+`make test` runs one of each family, `make test-all` all of them, and one at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from support.faults import FaultyMachine
 
 AT_THE_SAME_TIME = 3
 """Cases; each of them waits for processes to start most of the time."""
+
+
+def parameters(cases: Iterable[str], *, gate: Collection[str]) -> list[ParameterSet]:
+    """For a test of one case: those named in `gate` run always, all others are thorough."""
+    names = list(cases)
+    assert set(gate) <= set(names), set(gate) - set(names)
+    thorough = pytest.mark.thorough
+    return [pytest.param(name, marks=() if name in gate else thorough) for name in names]
 
 
 Case = Callable[["FaultyMachine", str, Path], None]
@@ -38,7 +50,8 @@ class SideBySide:
 
     def __init__(self, request: pytest.FixtureRequest, cases: Mapping[str, Run]) -> None:
         """Of the cases, those run whose name is the parameter of a test that was selected."""
-        self._pool = ThreadPoolExecutor(AT_THE_SAME_TIME)
+        at_once = 1 if request.config.getoption("--all") else AT_THE_SAME_TIME
+        self._pool = ThreadPoolExecutor(at_once)
         selected = {
             item.callspec.params.get("case")
             for item in request.session.items

@@ -10,7 +10,8 @@ from spothop.checkpoints import Chain, Entry
 from spothop.storage import open_store
 from spothop.wire import JobDetail, StorageSpec
 from support.counter import check_result, steps_in_log
-from support.machine import Machine, until
+from support.machine import Machine
+from support.waiting import until
 
 AT_ONCE = 2
 """The old VM and the one that replaces it."""

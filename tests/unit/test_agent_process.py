@@ -16,6 +16,7 @@ import pytest
 from spothop_agent import wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
+from support import waiting
 
 
 @pytest.fixture
@@ -32,11 +33,8 @@ def start(paths: AttemptPaths, command: str) -> Process:
     return process
 
 
-def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def until(condition: Callable[[], object]) -> None:
+    waiting.until(condition, what="what the line says", poll_s=0.01)
 
 
 def ended(process: Process) -> Exit:
@@ -74,8 +72,8 @@ def test_runs_in_the_jobs_directory_and_logs(paths: AttemptPaths) -> None:
 
 
 def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
-    first = start(paths, "read never </dev/zero & sleep 30; exit 5")
-    until(lambda: first.pid is not None)
+    first = start(paths, "echo up; read never </dev/zero & sleep 30; exit 5")
+    until(lambda: paths.log.exists() and "up" in paths.log.read_text())
     second = Process(paths)
     assert second.exit() is None
     assert second.pid == first.pid
@@ -88,7 +86,8 @@ def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
 def test_nothing_of_the_run_is_left(paths: AttemptPaths) -> None:
     """Orphans too: in another session, and deaf to SIGTERM."""
     script = "trap '' TERM; echo $$ > child; sleep 60"
-    process = start(paths, f'setsid sh -c "{script.replace("$$", chr(92) + "$$")}" & sleep 0.2')
+    orphan = f'setsid sh -c "{script.replace("$$", chr(92) + "$$")}" &'
+    process = start(paths, f"{orphan} while ! [ -s child ]; do sleep 0.01; done")
     assert ended(process) == Exit(code=0, signal=None)
     assert gone(int((paths.work / "child").read_text()))
 

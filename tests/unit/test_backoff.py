@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.backoff import delay_s
+from support.examples import examples
 
 
 @given(
@@ -14,7 +15,7 @@ from spothop.backoff import delay_s
     jitter=st.floats(0, 1, exclude_max=True),
     growth=st.sampled_from([1.5, 2.0]),
 )
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_wait_is_between_half_and_all_and_bounded(
     failures: int, jitter: float, growth: float
 ) -> None:

@@ -20,6 +20,7 @@ from spothop.storage import (
     open_store,
 )
 from spothop.wire import SaveKind
+from support.waiting import WITHIN_S
 
 JOB = "j1"
 Fault = Callable[[ObjectStore, str, bytes], None]
@@ -218,7 +219,7 @@ def test_what_an_attempt_has_committed_is_looked_up_side_by_side(store: Scripted
     chain.fence(1)
     made = [commit(chain, 1, step=step, entry_id=f"save-{step}") for step in range(7)]
     again = Scripted(store)  # type: ignore[arg-type]
-    two_at_a_time = threading.Barrier(2, timeout=5)
+    two_at_a_time = threading.Barrier(2, timeout=WITHIN_S)
     again.on_get = lambda: two_at_a_time.wait()
     assert chain_of(again).find(1, "save-2") == made[2]
     assert len(again.reads) == 8
