@@ -1,13 +1,17 @@
-"""For all tests: which of them run, how many examples they try, and that Ctrl-C can be sent."""
+"""For all tests: which of them run, how many examples they try, that Ctrl-C can be sent, and that
+no process of theirs is left at the end."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support import leftovers
 
 # No deadline, and no complaint about slow data: a slow machine is no counterexample. In CI the same
 # examples at every run, so that a red gate is about the change; at home new ones each time, so that
@@ -48,3 +52,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+# Each process that runs tests has its own marker, and looks for what carries it. The one that only
+# hands tests to workers gets their findings.
+_MARKER = leftovers.mark()
+_LEFT = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(trylast=True)  # fixtures of the session end their processes before
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    left = config.stash.setdefault(_LEFT, [])
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left"] = leftovers.end_what_is_left(_MARKER)
+    elif not config.getoption("numprocesses", None):
+        left += leftovers.end_what_is_left(_MARKER)
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", {})
+    node.config.stash.setdefault(_LEFT, []).extend(output.get("left", []))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for line in config.stash.get(_LEFT, []):
+        terminalreporter.write_line(f"LEFT BEHIND by the tests, and ended now: {line}", red=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.leftovers import carrying
 from support.require import need_torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -42,15 +43,7 @@ def demo(folder: Path, *, in_terminal: int | None = None) -> subprocess.Popen[st
 
 def left_behind(folder: Path) -> list[str]:
     """Command lines of processes that inherited this test's marker."""
-    marker = f"DEMO_TEST={folder}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
+    return list(carrying("DEMO_TEST", str(folder)).values())
 
 
 @pytest.fixture

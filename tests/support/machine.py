@@ -29,6 +29,7 @@ from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED, AttemptView, EventView, JobDetail, VmView
 from spothop_master.clouds.local import config
 from spothop_master.clouds.local.driver import LocalCloud
+from support.leftovers import LEFTOVERS_S, carrying
 from support.waiting import POLL_S, WITHIN_S, Waited, until
 
 T = TypeVar("T")
@@ -41,9 +42,6 @@ ZONES = {"aws": "local-1a", "azure": "local-1b", "gcp": "local-1c"}
 GRACE_S = 120.0
 """Of a notice: the save and the replacement are over long before, on a slow machine too, and then
 the VM ends."""
-
-LEFTOVERS_S = 30.0
-"""For what is just ending; what should not be there would stay."""
 
 FAST: dict[str, float] = {
     "sync_every_s": 0.4,
@@ -224,17 +222,7 @@ class Machine:
 
     def processes(self) -> dict[int, str]:
         """Process ids that carry the marker, with their command lines; ourselves excluded."""
-        wanted, found = f"{MARKER}={self.run_id}".encode(), {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) == os.getpid():
-                continue
-            try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(entry.name)] = line.decode(errors="replace")
-            except (PermissionError, FileNotFoundError, ProcessLookupError):
-                continue
-        return found
+        return carrying(MARKER, self.run_id)
 
     def live_vms(self) -> list[str]:
         """VMs that are not over, by the master's rows."""

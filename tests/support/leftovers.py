@@ -1,0 +1,51 @@
+"""Processes of the tests, found by an environment variable that all of them inherit.
+
+A process started with another environment is not found; what starts one so has to end it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+MARKER = "TEST_PROCESS"
+"""Of those that come of this process; not SPOTHOP_...: such a one does not reach a trainer."""
+
+LEFTOVERS_S = 30.0
+"""For what is just ending; what should not be there would stay."""
+
+
+def mark() -> str:
+    """Have every process that is started from now on carry a marker of this process."""
+    marker = uuid.uuid4().hex
+    os.environ[MARKER] = marker  # noqa: TID251  handed on to all of them
+    return marker
+
+
+def carrying(variable: str, value: str) -> dict[int, str]:
+    """Process ids that were started with this variable, with their command lines; ourselves and
+    what has ended excluded."""
+    wanted, found = f"{variable}={value}".encode(), {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(PermissionError, FileNotFoundError, ProcessLookupError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(entry.name)] = line.decode(errors="replace")
+    return found
+
+
+def end_what_is_left(marker: str, *, within_s: float = LEFTOVERS_S) -> list[str]:
+    """What still lives of the tests, in words; it is killed."""
+    ended = time.monotonic() + within_s
+    while (found := carrying(MARKER, marker)) and time.monotonic() < ended:
+        time.sleep(0.05)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"process {pid}: {line}" for pid, line in found.items()]
