@@ -8,7 +8,7 @@ import pytest
 
 from e2e.conftest import NewMachine
 from spothop.sdk.errors import ApiError
-from spothop.wire import InjectRequest, SaveKind
+from spothop.wire import InjectRequest, JobDetail, SaveKind
 from support.counter import check_result
 from support.machine import Machine
 from support.waiting import until
@@ -57,15 +57,18 @@ def test_an_injection_survives_a_killed_master(new_machine: NewMachine) -> None:
 
 
 def test_static_saves_every_n_steps(machine: Machine) -> None:
-    policy = {"policy": "static", "static_every": 50}
-    job = machine.counter(400, step_ms=15, checkpoint=policy)
-    ended = machine.ends(job)
-    saved = [c.step for c in ended.checkpoints if c.kind is SaveKind.INSURANCE]
-    assert len(saved) >= 3
+    job = machine.counter(10**6, step_ms=10, checkpoint={"policy": "static", "static_every": 50})
+    machine.wait(job, lambda j: len(insured(j)) >= 3, what="saved three times")
+    saved = insured(machine.job(job))
+    machine.client.cancel(job)
     gaps = [b - a for a, b in zip([0, *saved], saved, strict=False)]
     assert all(gap >= 50 for gap in gaps), saved
     (event,) = machine.events(job, "insurance")
     assert "every 50 steps" in event.text
+
+
+def insured(job: JobDetail) -> list[int]:
+    return sorted(c.step for c in job.checkpoints if c.kind is SaveKind.INSURANCE)
 
 
 def test_none_saves_only_at_the_users_own_steps(machine: Machine) -> None:
