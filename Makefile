@@ -3,12 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 TEST_WORKERS ?= 2
 
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all test-python mutants check bench clean
 
 help:
 	@echo "make demo    train a GPT through preemptions on this machine (under 3 minutes)"
 	@echo "make test    run the tests (6 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
+	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
+	@echo "make mutants  change the code in single places; print the changes that no test noticed"
 	@echo "make check   lint, types, import contracts"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
@@ -33,6 +35,19 @@ test: .venv/ready
 test-all: .venv/ready
 	$(BIN)/pytest --all
 
+test-python:
+	rm -rf .venv-python && $(PYTHON) -m venv .venv-python
+	.venv-python/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[agent,master,simulator,dev]'
+	.venv-python/bin/pytest -n $(TEST_WORKERS) --dist loadgroup tests/unit tests/contract
+
+mutants: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	rm -rf .mutants && mkdir -p .mutants/src
+	cp -r client/spothop agent/spothop_agent master/spothop_master .mutants/src/
+	cp -r tests migrations examples benchmarks docs README.md pyproject.toml .mutants/
+	cd .mutants && ../$(BIN)/mutmut run $(MUTANTS); ../$(BIN)/mutmut results
+
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,4 +58,4 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf .venv .demo demo-report.json
+	rm -rf .venv .venv-python .demo .mutants demo-report.json
