@@ -193,6 +193,9 @@ class Walk:
         assert fences == sorted(fences), "the chain has no forks (I2)"
 
 
-@pytest.mark.parametrize("seed", range(4))
+MORE = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(4, 100)]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *MORE])
 def test_any_walk_ends_well(tmp_path: Path, seed: int) -> None:
     Walk(tmp_path, seed).run()
