@@ -1,0 +1,149 @@
+"""`spothop submit` and `plan` against a scripted master."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+
+from fakes.cli_master import JOB, Cli, FakeMaster, plan_reply, reply
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    return Cli(FakeMaster(), capsys)
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: mnist-small\nrun: python train.py\n")
+    (tmp_path / "train.py").write_text("print(1)")
+    return str(file)
+
+
+def test_submit_shows_the_plan_uploads_submits_and_follows(cli: Cli, job_file: str) -> None:
+    assert cli("submit", job_file, "--yes") == 0
+    assert "local/zone-0/small" in cli.out
+    assert "20 s*" in cli.out  # no life was seen in this pool
+    assert "40 s " in cli.out
+    assert "* assumed" in cli.out
+    assert f"submitted {JOB}" in cli.out
+    assert cli.out.endswith("epoch 1\nepoch 2\n")
+    assert "12:00:00 [1] attempt 1 runs" in cli.err
+    assert cli.err.endswith(f"{JOB}: succeeded\n")
+    methods = [asked.split()[0] for asked in cli.master.asked[:4]]
+    assert methods == ["POST", "HEAD", "PUT", "POST"]
+    assert max(map(len, cli.out.splitlines())) <= 80
+
+
+def test_submit_sends_the_spec_and_a_token(cli: Cli, job_file: str) -> None:
+    assert cli("submit", job_file, "-y", "-d") == 0
+    request = cli.master.bodies[-1]
+    assert request["spec"]["run"] == "python train.py"
+    assert len(request["token"]) == 32
+    assert len(request["bundle"]) == 64
+    assert f"spothop logs {JOB} -f" in cli.out
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
+def test_the_exit_code_is_the_jobs(cli: Cli, job_file: str, state: str, code: int) -> None:
+    cli.master.states = ["running", state]
+    cli.master.log = b""
+    assert cli("submit", job_file, "--yes") == code
+    assert cli.err.endswith(f"{JOB}: {state}\n")
+
+
+def test_submit_without_a_terminal_needs_yes(cli: Cli, job_file: str) -> None:
+    assert cli("submit", job_file) == 2
+    assert "add --yes" in cli.err
+    assert cli.master.asked == []
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1), ("", 130)])
+def test_submit_asks_and_takes_no_for_an_answer(
+    cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
+) -> None:
+    cli.can_ask = True
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert cli("submit", job_file, "--detach") == code
+    assert ("POST /jobs" in cli.master.asked) == (code == 0)
+
+
+def test_submit_where_no_pool_fits_submits_nothing(cli: Cli, job_file: str) -> None:
+    cli.master.scripted["POST /plan"] = reply(plan_reply(pools=0))
+    assert cli("submit", job_file, "--yes") == 1
+    assert "no pool fits" in cli.err
+    assert cli.master.asked == ["POST /plan"]
+
+
+def test_submit_as_json_prints_one_document(cli: Cli, job_file: str) -> None:
+    assert cli("submit", job_file, "--yes", "--detach", "--json") == 0
+    assert json.loads(cli.out)["id"] == JOB
+
+
+def test_plan_asks_nothing_and_submits_nothing(cli: Cli, job_file: str) -> None:
+    assert cli("plan", job_file) == 0
+    assert cli.master.asked == ["POST /plan"]
+    assert "0.1234" in cli.out
+
+
+def test_a_master_that_is_away_for_a_while_does_not_end_the_following(
+    cli: Cli, job_file: str
+) -> None:
+    away = [httpx.ConnectError("refused")] * 5
+
+    def events(request: httpx.Request) -> httpx.Response:
+        if away:
+            raise away.pop()
+        return cli.master.events_answer(int(request.url.params["after"]))
+
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = events
+    cli.master.states = ["running", "succeeded"]
+    assert cli("submit", job_file, "--yes") == 0
+    assert cli.err.count("the master does not answer; the job goes on") == 1
+
+
+def test_a_master_that_stays_away_ends_the_following_not_the_job(cli: Cli, job_file: str) -> None:
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = httpx.ConnectError("refused")
+    assert cli("submit", job_file, "--yes") == 1
+    assert "cannot reach the master" in cli.err
+    assert len(cli.master.asked) < 500
+
+
+@pytest.mark.parametrize(("answer", "code"), [("c", 1), ("s", 130), ("", 130)])
+def test_ctrl_c_asks_whether_to_stop_following_or_to_cancel(
+    cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    cli.terminal = cli.can_ask = True
+    pressed = [KeyboardInterrupt()]
+
+    def events(request: httpx.Request) -> httpx.Response:
+        if pressed:
+            raise pressed.pop()
+        return cli.master.events_answer(int(request.url.params["after"]))
+
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = events
+    cli.master.states = ["running", "running", "cancelled"]
+    monkeypatch.setattr(typer, "prompt", lambda *args, **kwargs: answer)
+    assert cli("submit", job_file, "--yes") == code
+    assert (f"POST /jobs/{JOB}/cancel" in cli.master.asked) == (answer == "c")
+
+
+def test_ctrl_c_without_a_terminal_leaves_the_job_alone(cli: Cli, job_file: str) -> None:
+    def interrupted(request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = interrupted
+    assert cli("submit", job_file, "--yes") == 130
+    assert "the job goes on" in cli.out
+    assert f"POST /jobs/{JOB}/cancel" not in cli.master.asked
