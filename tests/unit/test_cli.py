@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, Cli, FakeMaster, job, vm
+from fakes.cli_master import JOB, Cli, FakeMaster, job, reply, vm
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
