@@ -322,7 +322,8 @@ def alone(name: str, folder: Path) -> None:
 
 def paused_at_the_fence(folder: Path) -> None:
     """Plain processes: a VM in a network namespace reaches nobody while its supervisor sleeps."""
-    with FaultyMachine(folder / "machine", isolation="processes") as machine:
+    # the fence of the next attempt waits for the deadline of the notice
+    with FaultyMachine(folder / "machine", isolation="processes", grace_s=15.0) as machine:
         fenced_while_paused(machine, "paused", folder)
 
 

@@ -37,6 +37,7 @@ from spothop_agent.retry import StorageRetrier
 from spothop_agent.saves import Saves
 from spothop_agent.spool import Spool
 from spothop_agent.state import NoticeSeen, State, StateFile
+from support.waiting import WITHIN_S
 
 HANG_S = 1000.0
 
