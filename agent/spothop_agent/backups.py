@@ -108,6 +108,7 @@ class Backups:
         self._done_bytes = 0  # of the upload under way
         self._bytes_per_s: float | None = None
         self._refused_at: float | None = None  # since when the store refuses
+        self._refusals = 0  # in a row
         self._told_at = 0.0
         self._draining_at: float | None = None
         outbox.sweep(context.paths.outbox)
@@ -247,7 +248,8 @@ class Backups:
             except StorageError as error:
                 if self._is_final(error):
                     raise
-            pause = asyncio.create_task(self._context.retrier.pause_slowly())
+            self._refusals += 1
+            pause = asyncio.create_task(self._context.retrier.pause_slowly(self._refusals))
             await abort.unless(pause)
 
     def _is_final(self, error: StorageError) -> bool:
@@ -302,7 +304,7 @@ class Backups:
 
     def _committed(self, entry: Entry, made: ChainEntry) -> None:
         now, meta = self._context.now(), entry.meta
-        self._refused_at = None
+        self._refused_at, self._refusals = None, 0
         beta_s = max(now - meta.mono, 0.0)
         self._saves.committed(beta_s)
         covered = self._notice_of(meta, NoticeEvent.COMMIT)

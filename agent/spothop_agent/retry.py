@@ -21,8 +21,8 @@ FIRST_S = 1.0
 CAP_S = 15.0
 HURRY_CAP_S = 1.0
 """Longest pause after a notice."""
-SLOW_S = 60.0
-"""Longest pause after a refusal that is final as far as anybody knows."""
+SLOW_FIRST_S, SLOW_S = 2.0, 60.0
+"""Longest pauses, the first and any, after a refusal that is final as far as anybody knows."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,11 +83,13 @@ class StorageRetrier:
             state.attempt_number, base_s=self._first_s, max_s=cap, jitter=self._rng.random()
         )
 
-    async def pause_slowly(self) -> None:
-        """After a refusal that trying again will hardly change, unless somebody changes something.
-        A notice ends it, for this may be the last chance."""
+    async def pause_slowly(self, refusals: int) -> None:
+        """After so many refusals in a row that trying again will hardly change, unless somebody
+        changes something. A notice ends the pause, for this may be the last chance."""
         longest = self._hurry_cap_s if self.hurry.is_set() else SLOW_S
-        await self._sleep(delay_s(1, base_s=longest, max_s=longest, jitter=self._rng.random()))
+        await self._sleep(
+            delay_s(refusals, base_s=SLOW_FIRST_S, max_s=longest, jitter=self._rng.random())
+        )
 
     async def _sleep(self, seconds: float) -> None:
         if self.hurry.is_set():

@@ -25,7 +25,6 @@ from spothop.storage.errors import (
 )
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
 from spothop_agent import backups as backups_module
-from spothop_agent import retry
 from spothop_agent.backups import RESERVE, Backups
 from spothop_agent.chaos import POINTS
 from spothop_agent.context import Context
@@ -37,7 +36,6 @@ from spothop_agent.retry import StorageRetrier
 from spothop_agent.saves import Saves
 from spothop_agent.spool import Spool
 from spothop_agent.state import NoticeSeen, State, StateFile
-from support.waiting import WITHIN_S
 
 HANG_S = 1000.0
 
@@ -154,10 +152,8 @@ FINAL = [StorageDenied("no right"), StorageBadUrl("no such bucket"), StorageUnsu
 
 @pytest.mark.parametrize("error", FINAL)
 def test_while_the_process_trains_no_refusal_gives_a_save_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: StorageError
+    tmp_path: Path, error: StorageError
 ) -> None:
-    monkeypatch.setattr(retry, "SLOW_S", 0.001)
-
     async def scenario() -> None:
         room = Room(tmp_path)
         room.store.fail[10] = [error] * 5
