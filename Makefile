@@ -30,7 +30,7 @@ demo: .venv/ready
 	$(BIN)/python examples/demo
 
 test: .venv/ready
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: .venv/ready
 	$(BIN)/pytest --all
@@ -39,7 +39,7 @@ test-python:
 	rm -rf .venv-python && $(PYTHON) -m venv .venv-python
 	.venv-python/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e '.[agent,master,simulator,dev]'
-	.venv-python/bin/pytest -n $(TEST_WORKERS) --dist loadgroup tests/unit tests/contract
+	.venv-python/bin/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/unit tests/contract
 
 mutants: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'

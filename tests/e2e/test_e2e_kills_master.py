@@ -20,7 +20,7 @@ from support.side_by_side import Case, SideBySide, job_name, parameters
 from support.truth import check_all
 from support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-master")]
+pytestmark = [pytest.mark.e2e]
 
 
 def dies_at_the_first_launch(machine: FaultyMachine, name: str, folder: Path) -> None:

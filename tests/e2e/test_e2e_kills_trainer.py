@@ -19,7 +19,7 @@ from support.side_by_side import Case, SideBySide, on, parameters
 from support.truth import chain, check_all
 from support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kills-trainer")]
+pytestmark = [pytest.mark.e2e]
 
 DIES = """
 import os, pathlib, signal

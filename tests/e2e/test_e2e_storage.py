@@ -23,7 +23,7 @@ from support.side_by_side import Case, Run, SideBySide, job_name, on, parameters
 from support.truth import chain, check_all
 from support.waiting import until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("storage")]
+pytestmark = [pytest.mark.e2e]
 
 SAVES_TWICE = """
 import os, time
