@@ -121,7 +121,7 @@ class Attempt:
             deadline=deadline,
             reason="repeated after a restart of the agent",
         )
-        self._saves.pending = ask
+        self._saves.resume(ask, now=self._context.now())
         self._trainer.ask(ask)
 
     # --- the life -------------------------------------------------------------------------------

@@ -16,6 +16,11 @@ from spothop.wire import Insurance, PolicyParams, SaveKind
 
 RANK_MARGIN_S = 0.25
 """Ranks report their steps at most every 100 ms; a common step has to lie beyond what they know."""
+INSURANCE_ANSWER_S, EMERGENCY_ANSWER_S, UNMEASURED_ANSWER_S = 60.0, 10.0, 300.0
+"""A request that was not answered for so long, or for `PATIENCE` times what a step and a save take,
+is asked again: a script may have failed between `check_save()` and `backup()`, and without this it
+would never be asked for anything more."""
+PATIENCE, MAX_DOUBLINGS = 4, 6
 WEIGHT = 0.3
 """Weight of the newest measurement of a save or backup."""
 
@@ -51,6 +56,10 @@ class Saves:
     ranks: set[int] = field(default_factory=set)
     step: int | None = None
     pending: Ask | None = None
+    asked_at: float = 0.0
+    """When that was asked for."""
+    unanswered: int = 0
+    """Requests in a row that nobody answered: a script that never checks is asked less and less."""
     saved_at: float = 0.0
     """When the last periodic or insurance save was handed over; before one, the start."""
     saved_step: int = -1
@@ -78,6 +87,7 @@ class Saves:
     ) -> None:
         """`backup()` took a save over. Periodic and insurance saves re-arm the insurance."""
         self.save_s = _blend(self.save_s, delta_s)
+        self.unanswered = 0
         if self.pending is not None and self.pending.request == request:
             self.pending = None
         self.step = step if self.step is None else max(self.step, step)
@@ -107,13 +117,42 @@ class Saves:
     # --- decisions ------------------------------------------------------------------------------
 
     def due(self, now: float, *, uploading: bool) -> Ask | None:
-        """An insurance save, when one is due and none is on its way."""
-        if self.pending is not None or uploading or self.step is None:
+        """An insurance save, when one is due and none is on its way; and again a request that
+        nobody has answered."""
+        if self.pending is not None:
+            return self._again(now)
+        if uploading or self.step is None:
             return None
         reason = self._due_reason(now)
         if reason is None:
             return None
         return self._ask(SaveKind.INSURANCE, now, deadline=None, reason=reason)
+
+    def _again(self, now: float) -> Ask | None:
+        """Under a new id: the process takes the same one for the same request."""
+        old, waited_s = self.pending, now - self.asked_at
+        assert old is not None
+        if waited_s < self._answer_s(old.kind) or (old.deadline is not None and now > old.deadline):
+            return None
+        self.pending = None
+        self.unanswered += 1
+        if old.kind is not SaveKind.EMERGENCY and self.step is None:
+            return None
+        reason = f"asked again, no answer for {waited_s:.0f} s: {old.reason.split(': ')[-1]}"
+        return self._ask(old.kind, now, deadline=old.deadline, reason=reason)
+
+    def _answer_s(self, kind: SaveKind) -> float:
+        emergency = kind is SaveKind.EMERGENCY
+        least = EMERGENCY_ANSWER_S if emergency else INSURANCE_ANSWER_S
+        if self.save_s is not None:
+            answer_s = max(least, PATIENCE * (self.step_s + self.save_s))
+        else:
+            answer_s = 3 * least if emergency else UNMEASURED_ANSWER_S
+        return answer_s * 2.0 ** min(self.unanswered, MAX_DOUBLINGS)
+
+    def resume(self, ask: Ask, *, now: float) -> None:
+        """A request of an agent before us waits for its answer."""
+        self.pending, self.asked_at = ask, now
 
     def _due_reason(self, now: float) -> str | None:
         assert self.step is not None
@@ -190,6 +229,7 @@ class Saves:
 
     def _ask(self, kind: SaveKind, now: float, *, deadline: float | None, reason: str) -> Ask:
         at_step = None
+        self.asked_at = now
         if len(self.ranks) > 1:
             at_step = (self.step or 0) + self._margin()
         self.pending = Ask(

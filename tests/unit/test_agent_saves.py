@@ -47,6 +47,44 @@ def test_one_request_at_a_time_and_none_during_an_upload() -> None:
     assert made.due(99.0, uploading=False) is None
 
 
+def test_a_request_that_nobody_answers_is_asked_again_and_then_more_rarely() -> None:
+    made = saves(save_s=1.0, backup_s=1.0)
+    made.insurance = directive(10)
+    made.stepped(10, count=10, step_s=0.1)
+    first = made.due(0.0, uploading=False)
+    assert first is not None
+    assert made.due(59.9, uploading=False) is None
+    second = made.due(60.0, uploading=False)
+    assert second is not None
+    assert second.request != first.request
+    assert second.reason == "asked again, no answer for 60 s: the master says so"
+    assert made.due(179.9, uploading=False) is None  # twice as long
+    third = made.due(180.0, uploading=False)
+    assert third is not None
+    assert third.reason == "asked again, no answer for 120 s: the master says so"
+    made.accepted(SaveKind.INSURANCE, 12, request=third.request, delta_s=1.0, now=181.0)
+    assert (made.pending, made.unanswered) == (None, 0)
+
+
+def test_an_emergency_that_nobody_answers_is_asked_again_until_its_deadline() -> None:
+    made = saves(save_s=1.0, backup_s=1.0)
+    made.stepped(10, count=10, step_s=0.1)
+    assert made.at_notice("e", 100.0, now=0.0).ask is not None
+    again = made.due(10.0, uploading=True)
+    assert again is not None
+    assert (again.kind, again.deadline) == (SaveKind.EMERGENCY, 100.0)
+    assert made.due(101.0, uploading=True) is None
+
+
+def test_a_slow_save_has_the_time_that_it_takes() -> None:
+    made = saves(save_s=120.0, backup_s=1.0)
+    made.insurance = directive(10)
+    made.stepped(10, count=10, step_s=30.0)
+    assert made.due(0.0, uploading=False) is not None
+    assert made.due(599.0, uploading=False) is None
+    assert made.due(600.0, uploading=False) is not None
+
+
 @pytest.mark.parametrize("kind", [SaveKind.PERIODIC, SaveKind.INSURANCE])
 def test_a_save_rearms_and_the_old_directive_is_spent(kind: SaveKind) -> None:
     made = saves()
