@@ -16,7 +16,7 @@ import pytest
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop.wire import AgentConfig, Dialect
-from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, Unavailable
+from spothop_master.clouds.base import OWNER_TAG, BadRequest, LaunchSpec, Unavailable
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
@@ -240,7 +240,7 @@ def test_prices_are_those_of_the_moment_when_the_cloud_was_asked(tmp_path: Path)
     harness.db.close()
 
 
-def orphan(harness: MasterHarness) -> Machine:
+def orphan(harness: MasterHarness, token: str = "nobody's") -> Machine:
     """A VM of this installation without a row."""
     spec = LaunchSpec(
         pool=harness.cloud.pool("a"),
@@ -249,7 +249,7 @@ def orphan(harness: MasterHarness) -> Machine:
         ),
         tags={OWNER_TAG: OWNER},
     )
-    return harness.cloud.machines[harness.cloud.launch(spec, "nobody's").id]
+    return harness.cloud.machines[harness.cloud.launch(spec, token).id]
 
 
 def test_an_orphan_ends_after_two_listings_however_many_passes_there_are(tmp_path: Path) -> None:
@@ -270,6 +270,28 @@ def test_an_orphan_ends_after_two_listings_however_many_passes_there_are(tmp_pat
     harness.clock.advance(60)
     sweep.run_once()
     assert machine.ends_at is not None
+    harness.db.close()
+
+
+@pytest.mark.parametrize("fault", [BadRequest("termination protection is on"), OSError("broken")])
+def test_an_orphan_that_the_cloud_does_not_end_keeps_no_other_alive(
+    tmp_path: Path, fault: Exception
+) -> None:
+    harness = MasterHarness(tmp_path)
+    protected, other = orphan(harness, "1"), orphan(harness, "2")
+    terminate = harness.cloud.terminate
+
+    def refuse(vm_id: str) -> None:
+        if vm_id == protected.id:
+            raise fault
+        terminate(vm_id)
+
+    harness.cloud.terminate = refuse  # type: ignore[method-assign]
+    for _ in range(3):
+        harness.sweep.run_once()
+        harness.clock.advance(5)
+    assert (protected.ends_at, other.ends_at is not None) == (None, True)
+    assert [event.data["cloud_id"] for event in harness.events("orphan")] == [other.id]
     harness.db.close()
 
 

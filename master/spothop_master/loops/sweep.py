@@ -59,10 +59,7 @@ class Sweep:
             if listing is None or listing.began_at == self._looked_at.get(name):
                 continue  # no new answer; looking twice at one listing proves nothing more
             self._looked_at[name] = listing.began_at
-            try:
-                self._sweep(name, cloud, listing)
-            except CloudError as error:
-                log.warning("cloud %s: sweep: %s; again at the next one", name, error)
+            self._sweep(name, cloud, listing)
 
     def _sweep(self, name: str, cloud: Cloud, listing: Listing) -> None:
         living = {vm.id: vm.token for vm in listing.vms if vm.state is not CloudVmState.TERMINATED}
@@ -74,7 +71,17 @@ class Sweep:
         )
         self._orphans[name] = found
         for orphan in orphans.to_terminate(found, grace=self._grace):
+            self._terminate(name, cloud, orphan)
+
+    def _terminate(self, name: str, cloud: Cloud, orphan: Orphan) -> None:
+        """One that the cloud refuses to end keeps no other one alive."""
+        try:
             cloud.terminate(orphan.cloud_id)
+        except CloudError as error:
+            log.warning("cloud %s: orphan %s: %s; asking again", name, orphan.cloud_id, error)
+        except Exception:  # nor does a fault of the adapter
+            log.exception("cloud %s: orphan %s: asking again", name, orphan.cloud_id)
+        else:
             self._note(name, orphan)
 
     def _rows(self, tokens: set[str]) -> dict[str, VmState]:
