@@ -202,6 +202,20 @@ def test_first_offers_are_waited_for_once() -> None:
     assert asked.offers_by_cloud()["fake"].began_at < clock()
 
 
+def test_a_cloud_that_failed_is_not_waited_for_again() -> None:
+    clock, later = FakeClock(), Later()
+    asked = watcher(clock, FakeCloud(clock=clock, away=Unavailable("timed out")), later)
+    asked.ask_offers()
+    later.given.pop()()
+    clock.advance(60)
+    asked.ask_offers()
+    assert len(later.given) == 1
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(asked.wait_for_first_offers, wait_s=60)
+        waiting.result(timeout=30)
+    assert asked.unanswered() == {"fake": "timed out"}
+
+
 def test_a_cloud_that_never_answered_has_a_reason() -> None:
     clock = FakeClock()
     cloud = FakeCloud(clock=clock, away=Unavailable("503"))

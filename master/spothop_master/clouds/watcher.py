@@ -149,17 +149,24 @@ class CloudWatcher:
 
     def wait_for_first_offers(self, *, wait_s: float) -> None:
         """Until each cloud has answered once, or failed, or has had `wait_s` seconds for it. Later
-        it returns at once."""
+        it returns at once: one that failed is asked again, but nobody waits for it again."""
         now = self._clock()
-        late = [
-            wait_s - (now - asked.began_at).total_seconds()
-            for cloud in self.unanswered()
-            if (asked := self._asked.get((OFFERS, cloud))) is not None and asked.busy
-        ]
+        late = {
+            cloud: wait_s - (now - asked.began_at).total_seconds()
+            for cloud, asked in self._first_offers_on_their_way().items()
+        }
         if late:
             self._wait(
-                lambda: all(self._is_idle(OFFERS, cloud) for cloud in self.unanswered()), max(late)
+                lambda: late.keys().isdisjoint(self._first_offers_on_their_way()),
+                max(late.values()),
             )
+
+    def _first_offers_on_their_way(self) -> dict[str, _Asked]:
+        """Of clouds that were asked once: they neither answered nor failed yet."""
+        asked = {cloud: self._asked.get((OFFERS, cloud)) for cloud in self.unanswered()}
+        return {
+            cloud: each for cloud, each in asked.items() if each and each.busy and not each.failures
+        }
 
     # -- asking ----------------------------------------------------------------------------------
 
