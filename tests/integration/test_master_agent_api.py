@@ -92,6 +92,40 @@ def test_replayed_reports_are_harmless(master: HttpMaster) -> None:
     assert [e["text"] for e in told].count("hello") == 1
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"kind": "metrics", "step": 2**63, "values": {"loss": 1.0}},
+        {"kind": "steps", "step": 2**63, "count": 1, "step_s": 0.5, "load_s": 0.0},
+        {"kind": "notice", "event": "e-1", "deadline_in_s": 1e300},
+        {
+            "kind": "committed",
+            "n": 2,
+            "step": 5,
+            "save": "periodic",
+            "bytes": 2**70,
+            "delta_s": 0.1,
+            "beta_s": 0.1,
+        },
+    ],
+    ids=lambda report: report["kind"],
+)
+def test_a_number_that_no_database_holds_stops_no_later_report(
+    master: HttpMaster, report: dict[str, Any]
+) -> None:
+    agent = master.joined()
+    agent.train(5)
+    answer = agent.sync(
+        agent.envelope(**report), agent.envelope(kind="exited", code=0, done=True, step=6)
+    )
+    assert answer.json()["ack_seq"] == agent.seq
+    master.look()
+    job = master.get(f"{JOBS}/{agent.job}").json()
+    assert (job["state"], job["step"]) == ("succeeded", 6)
+    events = master.get(f"{JOBS}/{agent.job}/events").json()
+    assert any(f"{report['kind']} that the database cannot hold" in e["text"] for e in events)
+
+
 def test_a_gap_is_not_acknowledged(master: HttpMaster) -> None:
     agent = master.joined()
     first = agent.envelope(kind="message", text="one")

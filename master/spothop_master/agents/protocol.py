@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
+from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
@@ -90,14 +91,29 @@ def apply(
             continue
         if envelope.seq != vm.acked_seq + 1:
             break
-        at = now - timedelta(seconds=max(0.0, envelope.age_s))
-        at = max(at, vm.joined_at or at)
-        reports.apply_report(session, vm, envelope, at=at, priors=priors)
+        _apply_one(session, vm, envelope, now=now, priors=priors)
         vm.acked_seq = envelope.seq
         vm.join_hash = None
         vm.last_contact_at = now
     session.flush()
     return vm.acked_seq
+
+
+def _apply_one(
+    session: Session, vm: VmRow, envelope: Envelope, *, now: datetime, priors: Priors
+) -> None:
+    """One with a number that no database holds changes nothing: the agent would send it again for
+    ever, and none of those after it would count."""
+    try:
+        with session.begin_nested():
+            at = now - timedelta(seconds=max(0.0, envelope.age_s))
+            at = max(at, vm.joined_at or at)
+            reports.apply_report(session, vm, envelope, at=at, priors=priors)
+    except (OverflowError, DataError) as error:
+        why = error.orig if isinstance(error, DataError) else error  # without the statement
+        text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
+        data = {"level": "warning"}
+        transitions.record(session, "message", text, now=now, row=vm, data=data)
 
 
 def directives(
