@@ -57,7 +57,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=7, help="moments of the preemptions")
     parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
     parser.add_argument("--home", type=Path, default=Path(".demo"), help="kept after the run")
-    parser.add_argument("--deadline", type=float, default=400.0, help="seconds; then it gives up")
+    parser.add_argument(
+        "--stuck-after", type=float, default=200.0, help="seconds without a step; then it gives up"
+    )
     return parser.parse_args()
 
 
@@ -111,7 +113,7 @@ def train(console: Console, client: Client, home: Path, args: argparse.Namespace
     jobs = submit_both(client, args.steps)
     with Screen(console, steps=args.steps) as screen:
         runner = DemoRunner(client, jobs, screen, seed=args.seed)
-        runner.run(deadline_s=args.deadline)
+        runner.run(stuck_after_s=args.stuck_after)
     console.print("both runs are over; comparing their weights ...")
     details = {title: client.job(job) for title, job in jobs.items()}
     for title, job in details.items():

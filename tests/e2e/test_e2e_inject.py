@@ -63,8 +63,9 @@ def test_static_saves_every_n_steps(machine: Machine) -> None:
     machine.client.cancel(job)
     gaps = [b - a for a, b in zip([0, *saved], saved, strict=False)]
     assert all(gap >= 50 for gap in gaps), saved
-    (event,) = machine.events(job, "insurance")
-    assert "every 50 steps" in event.text
+    told = machine.events(job, "insurance")  # again where the time of a step has changed much
+    assert told
+    assert all("every 50 steps" in event.text for event in told)
 
 
 def insured(job: JobDetail) -> list[int]:
