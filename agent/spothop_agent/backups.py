@@ -19,9 +19,10 @@ from spothop.wire import CommittedReport, FencedReport
 from spothop_agent import outbox
 from spothop_agent.context import Context
 from spothop_agent.notice_states import NoticeEvent
-from spothop_agent.outbox import Entry, Meta, Torn
+from spothop_agent.outbox import Entry, Meta, Saved, Torn
 from spothop_agent.saves import Saves
 from spothop_agent.state import NoticeSeen
+from spothop_agent.tasks import cancel_all
 
 T = TypeVar("T")
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 RESERVE = 1 << 20
 """Bytes of the disk kept for our own state and spool."""
+TURN_TRIES = 4
+"""So many failures in a row, and a newer save that waits is tried first: the store may refuse this
+one alone, for ever."""
 FINAL_AFTER_S = 300.0
 """A store that refuses for so long after the process has ended has the last word: the save is
 given up, and the job is no success. While the process trains, no refusal gives a save up."""
@@ -44,6 +48,10 @@ _log = logging.getLogger(__name__)
 
 class Superseded(Exception):
     """A more urgent backup goes first; the upload of this one was stopped."""
+
+
+class PassedOver(Exception):
+    """The store does not take this one; another one has its turn."""
 
 
 class Abort:
@@ -104,6 +112,7 @@ class Backups:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._pruning: asyncio.Task[None] | None = None
+        self._passed: set[str] = set()  # had their turn in this round, in vain
         self._uploaded: dict[str, list[FileRecord]] = {}  # complete, and not committed yet
         self._done_bytes = 0  # of the upload under way
         self._bytes_per_s: float | None = None
@@ -148,6 +157,7 @@ class Backups:
         )
         self._idle.clear()
         self._wake.set()
+        self._drop_overtaken()
 
     def _notice_of(self, meta: Meta, event: NoticeEvent) -> NoticeSeen | None:
         """The notice after `event`, where this backup brings it that step further."""
@@ -179,7 +189,7 @@ class Backups:
         if self._current is not None:
             current = outbox.Upload(id=self._current.id, done=self._done_bytes)
         return outbox.plan(
-            self._ordered(),
+            [entry for entry in self._ordered() if entry.id not in self._passed],
             left_s=left_s,
             backup_s=self._saves.backup_s,
             bytes_per_s=self._bytes_per_s,
@@ -199,15 +209,48 @@ class Backups:
 
     async def run(self) -> None:
         """Work on the queue for ever; ends by cancellation, or when this attempt is fenced."""
+        await self._recognise()
         while self._context.state.fenced_by is None:
             self._wake.clear()
             plan = self._plan()
             if plan.next is not None:
                 await self._back_up(plan.next)
                 continue
+            if self._queue:
+                await self._next_round()
+                continue
+            self._passed.clear()
             self._idle.set()
             await self._wake.wait()
         self._idle.set()
+
+    async def _recognise(self) -> None:
+        """What an agent before us has committed comes first: an older save that still waits must
+        not be committed behind it."""
+        self.look()
+        found = sorted(self._found_at_start & self._queue.keys(), reverse=True)
+        if len(found) < 2:
+            return  # the one is asked for when it has its turn
+        store = self._context.checkpoint_store
+        for name in found:
+            try:
+                there = await self._context.retrier.call(store.committed, name)
+            except StorageError as error:  # the upload will say so, and is told
+                _log.info("looking for %s in the chain: %s", name, error)
+                return
+            if there is not None and name in self._queue:
+                self._committed(self._queue[name], there)
+
+    async def _next_round(self) -> None:
+        """The store has refused each: a pause, which a new one ends."""
+        pause = asyncio.create_task(self._context.retrier.pause_slowly(max(1, self._refusals)))
+        new = asyncio.create_task(self._wake.wait())
+        try:
+            await asyncio.wait({pause, new}, return_when=asyncio.FIRST_COMPLETED)
+            if pause.done():
+                self._passed.clear()
+        finally:
+            await cancel_all([pause, new])
 
     async def drain(self) -> None:
         """The process is over: wait until every accepted backup is committed or given up."""
@@ -225,30 +268,50 @@ class Backups:
 
         self._current, self._abort, self._done_bytes = entry, Abort(), 0
         try:
-            self._committed(entry, await self._until_committed(entry, self._abort))
-            self._prune()
+            made = await self._until_committed(entry, self._abort)
         except Superseded:
             _log.info("upload of %s ended for a more urgent one", entry.id)
+        except PassedOver:
+            self._passed.add(entry.id)
         except Fenced as fenced:
             self._fenced(fenced.by)
         except (StorageError, OSError) as error:
             self._give_up(f"the save of step {entry.meta.step} could not be backed up: {error}")
             self._forget(entry)
+        else:  # a failure of ours from here on ends the agent, and the next one finds the commit
+            self._committed(entry, made)
+            self._prune()
         finally:
             self._current = None
 
     async def _until_committed(self, entry: Entry, abort: Abort) -> ChainEntry:
         """As long as trying again can help, and at a slow pace longer than that: the payload is the
-        only copy (I12). Raises what is wrong with the payload itself, Fenced and Superseded."""
+        only copy (I12). Raises what is wrong with the payload itself, Fenced, Superseded, and
+        PassedOver where others wait that the store may take."""
+        failures = 0
+
+        async def once() -> ChainEntry:
+            nonlocal failures
+            try:
+                return await self._once(entry, abort)
+            except StorageError as error:
+                failures += 1
+                newer = any(name > entry.id for name in self._queue)
+                if error.retryable and failures >= TURN_TRIES and newer:
+                    raise PassedOver from error
+                raise
+
         while True:
             try:
-                return await self._context.retrier.repeat(lambda: self._once(entry, abort))
+                return await self._context.retrier.repeat(once)
             except (SourceChanged, UnsafePath):
                 raise
             except StorageError as error:
                 if self._is_final(error):
                     raise
             self._refusals += 1
+            if len(self._queue) > 1:
+                raise PassedOver
             pause = asyncio.create_task(self._context.retrier.pause_slowly(self._refusals))
             await abort.unless(pause)
 
@@ -323,21 +386,34 @@ class Backups:
             f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
             f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
         )
-        if covered is not None:  # before the entry goes: without it the next agent could not know
-            self._context.state_file.set(notice=covered)
+        newest, saved = self._context.state.committed, Saved.of(entry)
+        # Before the entry goes: without it the next agent could not know.
+        self._context.state_file.set(
+            notice=covered or self._context.state.notice,
+            committed=newest if newest is not None and saved.older_than(newest) else saved,
+        )
         self._forget(entry)
-        self._drop_overtaken(entry)
         if covered is not None:
             self._on_covered()
+        self._drop_overtaken()
 
-    def _drop_overtaken(self, newer: Entry) -> None:
-        """What is older than a checkpoint must not be committed behind it, and is not needed."""
-        for entry in self._ordered():
-            if entry.id < newer.id:
-                step = entry.meta.step
-                text = f"the save of step {step} is not backed up: step {newer.meta.step} is"
-                self._context.tell_user(text, level="warning")
-                self._forget(entry)
+    def _drop_overtaken(self) -> None:
+        """What is older than a checkpoint must not be committed behind it, and is not needed. It
+        closes a notice as its own commit would."""
+        newest = self._context.state.committed
+        for entry in self._ordered() if newest is not None else []:
+            if newest is None or not Saved.of(entry).older_than(newest):
+                continue
+            if (covered := self._notice_of(entry.meta, NoticeEvent.COMMIT)) is not None:
+                self._context.state_file.set(notice=covered)
+                self._on_covered()
+            self._context.tell_user(
+                f"the save of step {entry.meta.step} is not backed up: step {newest.step} is",
+                level="warning",
+            )
+            if entry is self._current:
+                self._abort.set()
+            self._forget(entry)
 
     def _fenced(self, by: int) -> None:
         self._context.state_file.set(fenced_by=by)

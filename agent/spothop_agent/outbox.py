@@ -65,6 +65,31 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Saved:
+    """What one save holds, as far as its order among the others goes; kept in state.json."""
+
+    id: str
+    step: int
+    began: float | None
+    """CLOCK_MONOTONIC; 0 where only the step is known."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Saved:
+        meta = entry.meta
+        return cls(entry.id, meta.step, meta.mono if meta.began is None else meta.began)
+
+    def older_than(self, other: Saved) -> bool:
+        """A restore takes the newest entry of the chain, so what is older must not be committed
+        behind it. The order of acceptance is not that of the contents: a save in the background is
+        handed over late. Neither is that of the steps: a script may have gone back."""
+        if self.step == other.step:
+            return self.id < other.id
+        if self.began and other.began and self.began != other.began:
+            return self.began < other.began
+        return self.step < other.step
+
+
+@dataclass(frozen=True)
 class Torn:
     """A published folder that is no backup; the message says what is wrong with it."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spothop.wire import Assignment, SaveKind
 from spothop_agent.notice_states import NOTICES, NoticeEvent, NoticeState
+from spothop_agent.outbox import Saved
 from spothop_agent.paths import write_atomic
 
 
@@ -105,6 +106,8 @@ class State(BaseModel):
     restored_step: int = 0
     given_up: int = 0
     """Accepted backups that will not be committed."""
+    committed: Saved | None = None
+    """The newest save, by its content, that this attempt has committed."""
     ranks: dict[int, int] = Field(default_factory=dict)
     """Local rank -> process id, as their messages say."""
     last_step: int | None = None
