@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,3 +118,53 @@ def test_whole_numbers_of_numpy_are_steps_and_others_are_refused(vm: Vm) -> None
         session.step_context(1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"backup\(step='7'\)"):
         session.backup(vm.save("c"), step="7")  # type: ignore[arg-type]
+
+
+def test_a_save_in_a_thread_is_not_that_of_the_loop(vm: Vm) -> None:
+    """Both are in progress at once: each backup is of its own step."""
+    session = vm.session()
+    run_steps(vm, session, 1)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def background() -> None:
+        with session.saving(step=1):
+            entered.set()
+            go_on.wait()
+            session.backup(vm.save("old"))
+
+    thread = threading.Thread(target=background)
+    thread.start()
+    entered.wait()
+    run_steps(vm, session, 4)
+    session.backup(vm.save("new"))
+    go_on.set()
+    thread.join()
+    assert {meta["name"]: meta["step"] for meta in vm.published()} == {"new": 5, "old": 1}
+
+
+def test_a_backup_that_is_refused_leaves_its_request_to_the_next_save(vm: Vm) -> None:
+    session = vm.session()
+    run_steps(vm, session, 1)
+    vm.want("r1", "emergency")
+    with pytest.raises(FileNotFoundError), session.saving() as save:
+        save.backup(vm.work / "nothing")
+    assert session.check_save()
+    session.backup(vm.save())
+    assert [meta["request"] for meta in vm.published()] == ["r1"]
+
+
+def test_a_name_that_is_not_utf_8_is_refused_while_the_file_is_there(vm: Vm) -> None:
+    session = vm.session()
+    path = vm.save(os.fsdecode(b"c\xff"))
+    with pytest.raises(ValueError, match="not UTF-8"):
+        session.backup(path)
+    assert path.exists()
+
+
+def test_a_link_by_the_way_of_a_place_outside_stays_whole(vm: Vm) -> None:
+    session = vm.session()
+    vm.save("ckpt/weights")
+    (vm.work / "ckpt" / "last").symlink_to("../../work/ckpt/weights")
+    session.backup(vm.work / "ckpt")
+    (folder,) = vm.outbox.iterdir()
+    assert (folder / "payload" / "ckpt" / "last").read_text() == "weights"

@@ -58,5 +58,10 @@ class Save:
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Hand over what this save wrote; raises as `Session.backup` does."""
+        try:
+            self._session.hand_over(path, self._begun)
+        except (OSError, ValueError):
+            if self._begun is not None and not self._handed_over:
+                self._session.save_failed(self._begun)
+            raise
         self._handed_over = True
-        self._session.hand_over(path, self._begun)

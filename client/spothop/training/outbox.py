@@ -53,11 +53,19 @@ def locate(path: str | os.PathLike[str], *, job_dir: str) -> str:
         )
     if os.path.isdir(absolute):
         _mend_links(absolute)
-    return os.path.relpath(absolute, job_dir)
+    relative = os.path.relpath(absolute, job_dir)
+    try:
+        relative.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"backup(path={os.fspath(path)!r}): the name is not UTF-8; rename it"
+        ) from None
+    return relative
 
 
 def _mend_links(top: str) -> None:
-    """Make a directory fit to be moved: absolute links to places inside it become relative.
+    """Make a directory fit to be moved: links to places inside it that would lead elsewhere
+    from another place become relative ones.
 
     Raises ValueError for what could not be saved at all, now, while the script still has the data:
     links that lead outside or nowhere, pipes, sockets and devices.
@@ -87,7 +95,7 @@ def _mend_link(link: str, top: str) -> None:
             f"backup(): the link {link!r} leads out of the checkpoint, to {target!r}; copy the file"
             " into it instead"
         )
-    if os.path.isabs(target):
+    if os.path.isabs(target) or ".." in target.split("/"):  # it may lead out and in again
         os.unlink(link)
         os.symlink(os.path.relpath(real, os.path.dirname(link)), link)
 

@@ -58,7 +58,7 @@ class Session:
         "_report_every_s",
         "_requests",
         "_run_dir",
-        "_save",
+        "_saves",
         "_stop_at",
         "_stop_reason",
         "_thread",
@@ -96,7 +96,7 @@ class Session:
         self._metrics = Metrics()
         self._last_id = 0
         self._id_lock = allocate_lock()
-        self._save: Save | None = None  # the one whose block training is in
+        self._saves: dict[int, Save] = {}  # by the thread that is in its block
         self._thread = 0  # that trains
         self._stop_at: float | None = None
         self._stop_reason = ""
@@ -206,12 +206,12 @@ class Session:
         return Save(self, Begun(None, step, now))
 
     def enter_save(self, save: Save) -> None:
-        self._save = save
+        self._saves[get_ident()] = save
 
     def leave_save(self, begun: Begun | None) -> None:
         """The block is left: training goes on, the save perhaps in the background."""
-        self._save = None
-        if begun is not None:
+        self._saves.pop(get_ident(), None)
+        if begun is not None and self._thread in (0, get_ident()):
             self._times.saved(begun.at, self._clock())
 
     def save_failed(self, begun: Begun) -> None:
@@ -228,8 +228,8 @@ class Session:
         if not self._on:
             outbox.check_exists(path)
             return
-        save = self._save
-        if save is not None and step is None and self._thread in (0, get_ident()):
+        save = self._saves.get(get_ident())
+        if save is not None and step is None:
             save.backup(path)
             return
         if step is not None:
@@ -274,7 +274,7 @@ class Session:
             {"t": "backup", **{key: meta[key] for key in ("id", "step", "kind", "request")}}
         )
         self._requests.end(begun)
-        if self._save is None and begun.at and trains:
+        if not self._saves.get(get_ident()) and begun.at and trains:
             self._times.saved(begun.at, self._clock())
 
     def _new_id(self, now: float) -> str:
