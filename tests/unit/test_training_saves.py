@@ -168,3 +168,15 @@ def test_a_link_by_the_way_of_a_place_outside_stays_whole(vm: Vm) -> None:
     session.backup(vm.work / "ckpt")
     (folder,) = vm.outbox.iterdir()
     assert (folder / "payload" / "ckpt" / "last").read_text() == "weights"
+
+
+def test_a_forked_child_that_only_saves_does_not_take_its_parents_requests(vm: Vm) -> None:
+    session = vm.session()
+    run_steps(vm, session, 1)
+    vm.want("r1", "emergency")
+    vm.received()
+    child = vm.session(quiet=True)
+    child.backup(vm.save())
+    assert len(vm.published()) == 1
+    assert vm.received() == []  # under rank 0 the agent still knows the parent
+    assert session.check_save()

@@ -79,7 +79,8 @@ class Session:
         report_every_s: float = REPORT_EVERY_S,
     ) -> None:
         """`age_s`: how long the process has been running; its init phase began then. `quiet`: the
-        agent hears of it at its first step, check, backup or done, and not before."""
+        agent hears of it at its first step, check or done. Before that a backup of it is found in
+        the outbox: a child that only saves must not take what its parent is asked."""
         self.step = 0
         """Completed steps since the job began."""
         now = clock()
@@ -250,8 +251,6 @@ class Session:
             return
         now = self._clock()
         relative = outbox.locate(path, job_dir=self._job_dir)
-        if self._quiet:
-            self._say_hello()
         request = begun.request
         meta = {
             "v": 1,
