@@ -390,3 +390,20 @@ def test_another_jobs_storage_is_never_made(tmp_path: Path) -> None:
     with pytest.raises(StorageBadUrl, match="nowhere"):
         restore_from_job(spec, JOB, tmp_path / "new")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_link_that_leads_out_by_the_way_of_another_one_is_damage(
+    chain: Chain, tmp_path: Path
+) -> None:
+    empty = "0" * 64
+    links = (
+        FileRecord("x/", 0, empty, ""),
+        FileRecord("x/top", 0, empty, "", link=".."),
+        FileRecord("out", 0, empty, "", link="x/top/../secret"),
+    )
+    entry = Entry(
+        n=2, attempt=1, id="e", step=1, kind=SaveKind.PERIODIC, files=links, root="c", is_dir=True
+    )
+    with pytest.raises(NothingRestores, match="leads out of the checkpoint"):
+        restore(chain.store, [entry], tmp_path / "job")
+    assert not (tmp_path / "job" / "c").exists()

@@ -171,6 +171,9 @@ def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress)
     for record in entry.files:
         if record.link:
             _link(record, places[record.path])
+    for record in entry.files:
+        if record.link:
+            _stays_inside(record, places[record.path], fresh)
     for name, _, _ in os.walk(fresh):
         sync_folder(Path(name))
 
@@ -180,6 +183,16 @@ def _link(record: FileRecord, place: Path) -> None:
     if posixpath.isabs(record.link) or leads_to.split("/")[0] == ".." or "\0" in record.link:
         raise Damaged(f"the link {record.path!r} leads out of the checkpoint, to {record.link!r}")
     place.symlink_to(record.link)
+
+
+def _stays_inside(record: FileRecord, place: Path, fresh: Path) -> None:
+    """By the way of another link it may lead out even where its text does not."""
+    try:
+        real = place.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before Python 3.13
+        raise Damaged(f"the link {record.path!r} leads nowhere: {error}") from error
+    if not real.is_relative_to(fresh.resolve()):
+        raise Damaged(f"the link {record.path!r} leads out of the checkpoint, to {record.link!r}")
 
 
 def _place(fresh: Path, record: FileRecord) -> Path:
