@@ -111,7 +111,7 @@ def make_services(
     executor: Executor | None,
 ) -> Services:
     db, wake = Database(settings.database_url), threading.Event()
-    heartbeats, directives = Heartbeats(clock()), DirectiveCache()
+    heartbeats, directives, sessions = Heartbeats(clock()), DirectiveCache(), Sessions(db)
     watcher = CloudWatcher(
         clouds,
         settings.owner,
@@ -128,6 +128,7 @@ def make_services(
         watcher=watcher,
         heartbeats=heartbeats,
         directives=directives,
+        sessions=sessions,
         clock=clock,
         wake=wake,
         chaos=chaos,
@@ -140,7 +141,7 @@ def make_services(
         watcher=watcher,
         heartbeats=heartbeats,
         directives=directives,
-        sessions=Sessions(db),
+        sessions=sessions,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=Logs(settings.home / "logs"),

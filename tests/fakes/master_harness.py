@@ -20,6 +20,7 @@ from spothop.jobspec import JobSpec
 from spothop.wire import Wanted
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops.supervise import Supervisor
@@ -100,6 +101,7 @@ class MasterHarness:
             watcher=self.watcher,
             heartbeats=self.heartbeats,
             directives=self.directives,
+            sessions=Sessions(self.db),
             clock=self.clock,
             wake=wake,
             chaos=self.chaos,

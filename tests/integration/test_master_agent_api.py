@@ -47,6 +47,21 @@ def test_a_session_from_a_lost_answer_ends_at_the_second_join(master: HttpMaster
     assert agent.sync().status_code == 200
 
 
+def test_nothing_is_remembered_of_a_vm_that_ended_without_another_word(master: HttpMaster) -> None:
+    """A preempted VM hardly ever speaks again, and a master sees many of them."""
+    agent, sessions = master.joined(), master.services.sessions
+    agent.sync()
+    agent.post_log(b"x", offset=0)
+    assert sessions.remembered(agent.session) is not None
+    assert (sessions.acked(agent.vm), sessions.node_of(agent.vm, 1)) == (0, 0)
+    master.post(f"{JOBS}/{agent.job}/preempt", json={"notice_s": 0})
+    for _ in range(4):
+        master.look(1.0)
+    assert sessions.remembered(agent.session) is None
+    assert (sessions.acked(agent.vm), sessions.node_of(agent.vm, 1)) == (None, None)
+    assert master.services.heartbeats.last_contact(agent.vm) is None
+
+
 def test_join_tokens_work_once(master: HttpMaster) -> None:
     agent = master.joined()
     agent.sync(agent.envelope(kind="prepared"))

@@ -13,6 +13,7 @@ import pytest
 from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.sessions import Sessions
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.loops.supervise import LEASE, Supervisor
 from spothop_master.store import leases
@@ -46,6 +47,7 @@ def second_master(harness: MasterHarness) -> Supervisor:
         watcher=CloudWatcher(clouds, OWNER, executor=Inline(), clock=harness.clock, rng=rng),
         heartbeats=Heartbeats(harness.clock()),
         directives=DirectiveCache(),
+        sessions=Sessions(harness.db),
         clock=harness.clock,
         executor=Inline(),
         rng=rng,
@@ -97,7 +99,7 @@ def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
     assert harness.vms()[0].cloud_id is None
 
 
-def test_a_wish_waits_for_the_launch_under_way(harness: MasterHarness) -> None:
+def test_a_stop_waits_for_the_launch_under_way(harness: MasterHarness) -> None:
     later = hang(harness)
     harness.want("cancelled")
     other = second_master(harness)

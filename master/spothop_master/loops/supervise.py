@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from spothop.chaos import Chaos
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
 from spothop_master.clouds.watcher import CloudWatcher
@@ -60,6 +61,7 @@ class Supervisor:
         watcher: CloudWatcher,
         heartbeats: Heartbeats,
         directives: DirectiveCache,
+        sessions: Sessions,
         clock: Callable[[], datetime],
         wake: threading.Event | None = None,
         chaos: Chaos | None = None,
@@ -75,6 +77,7 @@ class Supervisor:
         self._watcher = watcher
         self._heartbeats = heartbeats
         self._directives = directives
+        self._sessions = sessions
         self._clock = clock
         self._chaos = chaos or Chaos(POINTS)
         self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
@@ -183,6 +186,7 @@ class Supervisor:
             if effects:
                 leases.take(session, job_id, token=token, ttl=LEASE, now=now)
         for vm_id in over:
+            self._sessions.forget(vm_id)
             self._heartbeats.forget(vm_id)
             self._directives.forget(vm_id)
             self._asked.pop(vm_id, None)
