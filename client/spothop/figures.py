@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def money(usd: float) -> str:
     """`$12.34`; below ten cents two significant digits, so that small jobs show a cost."""
-    if usd == 0 or abs(usd) >= 0.1:
+    if usd == 0 or abs(usd) >= 0.0995:  # which two digits would round up to $0.1
         return f"${usd:,.2f}"
     return f"${usd:.2g}" if abs(usd) >= 1e-4 else "<$0.0001"
 
@@ -44,7 +44,7 @@ def number(value: float | None) -> str:
         return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    if abs(value) >= 1e4:
+    if abs(value) >= 9999.5:  # which four digits would round up to 1e+04
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1e-3 else f"{value:.3g}"
 

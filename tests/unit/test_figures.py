@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal as signals
 
 import pytest
 
@@ -17,6 +18,8 @@ from spothop.wire import PlaceView
         (0.00001, "<$0.0001"),
         (0.0022, "$0.0022"),
         (0.0123, "$0.012"),
+        (0.0994, "$0.099"),
+        (0.0999, "$0.10"),
         (0.5, "$0.50"),
         (1234.5, "$1,234.50"),
     ],
@@ -39,11 +42,51 @@ def test_sizes_in_decimal_units() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "-"), (5060, "5,060"), (1.94217, "1.942"), (32731.5, "32,732"), (2.4e-4, "0.00024")],
+    [
+        (None, "-"),
+        (5060, "5,060"),
+        (1.94217, "1.942"),
+        (9999.4, "9999"),
+        (9999.6, "10,000"),
+        (32731.5, "32,732"),
+        (0.0012345, "0.001234"),
+        (2.4e-4, "0.00024"),
+        (1.2345e-4, "0.000123"),
+        (-5060, "-5,060"),
+    ],
 )
 def test_numbers_as_people_read_them(value: float | None, text: str) -> None:
     assert number(value) == text
     assert not math.isfinite(float(number(math.inf)))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HUP",
+        "INT",
+        "QUIT",
+        "ILL",
+        "TRAP",
+        "ABRT",
+        "BUS",
+        "FPE",
+        "KILL",
+        "USR1",
+        "SEGV",
+        "USR2",
+        "PIPE",
+        "ALRM",
+        "TERM",
+        "XCPU",
+        "XFSZ",
+        "SYS",
+    ],
+)
+def test_signals_have_the_names_of_linux(name: str) -> None:
+    """On the machine of the tests, which is one with Linux."""
+    number = signals.Signals["SIG" + name]
+    assert exit_text(None, number) == f"signal SIG{name}"
 
 
 @pytest.mark.parametrize(
