@@ -144,7 +144,7 @@ def test_without_an_emergency_commit_the_fence_waits_for_the_deadline(
     old = harness.training()
     old.notice(10.0)
     harness.look()
-    deadline = harness.attempt(1).deadline_at
+    deadline = harness.attempt(1).leader.deadline_at
     harness.settle(3)
     new = harness.join(2)
     new.prepare()
