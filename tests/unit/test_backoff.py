@@ -31,3 +31,7 @@ def test_it_grows_by_its_factor_up_to_the_longest() -> None:
 
 def test_no_failure_waits_not() -> None:
     assert delay_s(0, base_s=1, max_s=300, jitter=0.5) == 0
+
+
+def test_it_doubles_unless_told_otherwise() -> None:
+    assert [delay_s(n, base_s=1, max_s=300, jitter=0) for n in (1, 2, 3)] == [0.5, 1, 2]

@@ -258,3 +258,10 @@ def test_reached_needs_all_and_happened_needs_one(moments: list[datetime | None]
     all_have = bool(moments) and len(known) == len(moments)
     assert gang.reached(moments) == (max(known) if all_have else None)
     assert gang.happened(moments) == (min(known) if known else None)
+
+
+@given(steps=st.lists(st.none() | st.integers(0, 99), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_the_newest_step_is_the_highest_that_any_place_told_of(steps: list[int | None]) -> None:
+    known = [step for step in steps if step is not None]
+    assert gang.newest(steps) == (max(known) if known else None)

@@ -46,6 +46,19 @@ def test_thesis_insures_until_it_knows_that_an_emergency_save_fits() -> None:
     assert insurance.decide(facts("thesis")).at_step is None
 
 
+def test_without_a_step_time_it_says_that_and_not_that_no_save_was_measured() -> None:
+    no_steps = Measures(**{**vars(MEASURES), "step_s": 0.0})
+    waits = insurance.decide(facts("thesis", saves_measured=False, measures=no_steps))
+    assert waits.at_step is None
+    assert "waits for a first step time" in waits.reason
+    assert UNMEASURED not in waits.reason
+
+
+def test_only_the_rule_of_the_thesis_changes_with_the_first_measured_save() -> None:
+    unmeasured = insurance.decide(facts("notice-aware", saves_measured=False))
+    assert unmeasured == insurance.decide(facts("notice-aware"))
+
+
 def test_an_agent_begins_with_what_was_measured_and_with_no_stated_default() -> None:
     known = insurance.params(facts())
     assert (known.save_s, known.backup_s, known.step_s, known.grace_s) == (1.0, 2.0, 0.5, 30.0)
@@ -69,6 +82,8 @@ def test_only_the_rule_of_the_thesis_has_no_margin() -> None:
         (NO_SAVES, None, False),
         (NO_SAVES, told(100), True),
         (100.0, None, True),
+        (0.5, None, True),
+        (0.5, told(0.5), False),
         (100.0, told(125), False),
         (100.0, told(126), True),
         (100.0, told(75), False),

@@ -21,7 +21,8 @@ from spothop.durations import (
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "-"), (0.0, "0 s"), (0.0004, "< 1 ms"), (0.041, "41 ms"), (0.0999, "0.10 s"),
+        (None, "-"), (0.0, "0 s"), (0.0004, "< 1 ms"), (0.041, "41 ms"), (0.0994, "99 ms"),
+        (0.0995, "0.10 s"), (0.0999, "0.10 s"), (0.995, "1.0 s"), (9.95, "10 s"),
         (0.41, "0.41 s"), (0.999, "1.0 s"), (4.2, "4.2 s"), (9.94, "9.9 s"), (9.96, "10 s"),
         (42, "42 s"), (59.6, "1 min"), (185, "3 min 5 s"), (3599.7, "1 h"), (3600, "1 h"),
         (7800, "2 h 10 min"), (7859, "2 h 10 min"), (90000, "1 d 1 h"), (-5, "-5.0 s"),
@@ -29,6 +30,25 @@ from spothop.durations import (
 )  # fmt: skip
 def test_durations_for_people_have_at_most_two_units(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_ten_years_are_the_longest() -> None:
+    assert parse_duration("3650d") == MAX_DURATION == timedelta(days=3650)
+    with pytest.raises(NotADuration) as refused:
+        parse_duration("3650d1s")
+    assert refused.value.fact == "is not between 0 s and 10 years"
+    with pytest.raises(NotADuration, match="is not between 0 s and 10 years"):
+        parse_duration("9" * 400 + "d")
+
+
+def test_nothing_is_written_as_zero_seconds() -> None:
+    assert format_duration(timedelta()) == "0s"
+    assert format_duration(timedelta(minutes=1)) == "1m"
+
+
+def test_an_empty_text_is_no_duration_at_all() -> None:
+    with pytest.raises(NotADuration, match="is not a duration"):
+        parse_duration("")
 
 
 @pytest.mark.parametrize(

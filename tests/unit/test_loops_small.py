@@ -17,7 +17,7 @@ from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.master_harness import OWNER, Inline, MasterHarness
 from spothop.wire import AgentConfig, Dialect
 from spothop_master.clouds.base import OWNER_TAG, BadRequest, LaunchSpec, Unavailable
-from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.clouds.watcher import ADAPTER_FAULT, CloudWatcher
 from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
 from spothop_master.loops.prices import Prices
@@ -216,6 +216,25 @@ def test_a_cloud_that_failed_is_not_waited_for_again() -> None:
     assert asked.unanswered() == {"fake": "timed out"}
 
 
+def test_each_cloud_has_its_whole_time_for_its_first_offers() -> None:
+    clock, executor = FakeClock(), Later()
+    clouds = {name: FakeCloud(clock=clock) for name in ("early", "late", "away")}
+    asked = CloudWatcher(clouds, OWNER, executor=executor, clock=clock, rng=random.Random(0))
+    waits: list[float] = []
+    asked._wait = lambda done, wait_s: waits.append(wait_s)
+    asked.wait_for_first_offers(wait_s=60)  # nobody was asked yet
+    assert waits == []
+    clouds["away"].away = Unavailable("503")
+    asked._ask("offers", "early", asked._pools)
+    clock.advance(20)
+    asked._ask("offers", "late", asked._pools)
+    asked._ask("offers", "away", asked._pools)
+    executor.given.pop()()  # that one has failed: nothing to wait for
+    clock.advance(10)
+    asked.wait_for_first_offers(wait_s=60)
+    assert waits == [50]
+
+
 def test_a_cloud_that_never_answered_has_a_reason() -> None:
     clock = FakeClock()
     cloud = FakeCloud(clock=clock, away=Unavailable("503"))
@@ -223,6 +242,47 @@ def test_a_cloud_that_never_answered_has_a_reason() -> None:
     asked.ask_offers()
     asked.wait_for_first_offers(wait_s=60)
     assert asked.unanswered() == {"fake": "503"}
+
+
+def test_a_fault_of_an_adapter_is_a_failure_like_any_other() -> None:
+    clock, cloud = FakeClock(), FakeCloud(clock=FakeClock())
+    asked, news = watcher(clock, cloud, Inline()), []
+    asked._news = lambda: news.append(1)
+    calls = []
+
+    def broken() -> list[Any]:
+        calls.append(clock())
+        raise KeyError("zone")
+
+    cloud.pools = broken  # type: ignore[method-assign]
+    asked.ask_offers()
+    asked.wait_for_first_offers(wait_s=60)  # it has failed: nobody waits
+    assert asked.unanswered() == {"fake": ADAPTER_FAULT}
+    clock.advance(0.4)
+    asked.ask_offers()
+    assert len(calls) == 1, "half of the first pause is not over"
+    clock.advance(0.6)
+    asked.ask_offers()
+    assert len(calls) == 2
+    del cloud.pools
+    clock.advance(2)
+    asked.ask_offers()
+    assert (asked.unanswered(), news) == ({}, [1])
+
+
+def test_a_watcher_that_is_closed_asks_nothing() -> None:
+    clock, executor = FakeClock(), Later()
+    asked = watcher(clock, FakeCloud(clock=clock), executor)
+    asked.close()
+    asked.ask_offers()
+    asked.ask_listing("fake")
+    assert executor.given == []
+
+
+def test_a_cloud_that_the_master_does_not_have_lists_nothing() -> None:
+    clock = FakeClock()
+    asked = watcher(clock, FakeCloud(clock=clock), Inline())
+    assert asked.fresh_listing("gone", wait_s=60) is None
 
 
 def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
