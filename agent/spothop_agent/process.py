@@ -1,4 +1,14 @@
-"""The training process as the agent sees it: through its wrapper's files, lock and process ids."""
+"""The training process as the agent sees it: through its wrapper's files, lock and process ids.
+
+An agent may die while training is well, and the next one is not the parent of the process: it
+cannot wait for it, and a process id alone proves nothing, because ids are used again. Two rules:
+
+1. The wrapper's lock says whether the run is alive: the kernel frees it whatever kills the
+   wrapper.
+2. `exit.json` says how it ended, and it is there before the lock is free. A free lock without it
+   means that the wrapper was killed: what is left of the process's group is killed, too, and its
+   status is unknown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Which VM a session token belongs to, remembered by its hash: heartbeats ask no database."""
+"""Which VM a session token belongs to, remembered by its hash: heartbeats ask no database.
+
+What is remembered only ever saves a question. It is right because a session belongs to one VM for
+ever, acknowledged numbers only grow, and places of an attempt do not change; that a VM is over is
+told by `forget`, and a master that was not told finds out with the next report, from the database.
+"""
 
 from __future__ import annotations
 

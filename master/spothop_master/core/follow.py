@@ -1,4 +1,10 @@
-"""The state of an active job, from its attempts. Pure."""
+"""The state of an active job, from its attempts. Pure.
+
+A job's state is never decided, it follows: so it cannot disagree with its attempts, whatever the
+order in which reports and listings arrive. At most two attempts live at a time. While the
+older one drains, the job is `draining`, until the newer one has all its VMs; then the newer one
+speaks for the job.
+"""
 
 from __future__ import annotations
 

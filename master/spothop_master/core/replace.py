@@ -1,4 +1,15 @@
-"""When a job needs another attempt, and on which VM. Pure."""
+"""When a job needs another attempt, and on which VM. Pure.
+
+What it must guarantee: a job that is wanted always has an attempt, a wait with an end, or an end
+(I9), and at most two attempts live (I2). Three rules:
+
+1. A replacement is asked for at the notice, not at the end: it prepares while the old one trains.
+2. The reason of an end decides how the next attempt begins. Preemptions cost no wait and no budget;
+   failures wait for a back-off that grows with their number, and after a failure of the user the
+   same VMs are used again if all of them are fit.
+3. Refusals go to the next pool at once. There is a wait only after every pool has refused, once per
+   round of refusals; without any pool left, the job fails, unless a whole attempt still lives.
+"""
 
 from __future__ import annotations
 

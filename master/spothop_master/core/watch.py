@@ -1,4 +1,17 @@
-"""What the clouds' listings, and agents that are silent, say about VMs. Pure."""
+"""What the clouds' listings, and agents that are silent, say about VMs. Pure.
+
+What it must guarantee: a VM counts as terminated only when its cloud says so, and a launch as
+failed only when nothing can come of it any more (I3). An answer that got lost is therefore no
+evidence; the listing is. Three rules:
+
+1. A listing without a VM says something only if it began `settle_s` after the launch: clouds list
+   a new VM late. Before that nothing follows from it.
+2. Without a cloud id and without an agent that joined, a VM that such a listing lacks was never
+   made. Otherwise it is over, but only if we asked for that or its agent is silent, too: a listing
+   may lack a VM that runs, and an agent that talks is the better evidence.
+3. Silence alone only makes a VM suspect. A longer one (or one past the deadline of its notice)
+   releases it; it is then over when the cloud says so.
+"""
 
 from __future__ import annotations
 

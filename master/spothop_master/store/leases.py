@@ -1,4 +1,14 @@
-"""Who works on a job: a token in its row, taken before the cloud is called and checked after."""
+"""Who works on a job: a token in its row, taken before the cloud is called and checked after.
+
+What it guarantees: of all who called a cloud for a job, only the one whose lease still stands
+writes what came of it. It does not keep a second one from calling: whoever was slow may lose the
+lease while its call is under way. Two rules make that harmless:
+
+1. Taking and giving back are guarded updates. Giving back is in the transaction that writes the
+   result, so a lost lease rolls both back (`StaleLease`).
+2. A lease guards an effect, never a decision. Decisions are made from the rows under `lock`; what a
+   lost call did is found by its token in the cloud's listing (I3, I10).
+"""
 
 from __future__ import annotations
 

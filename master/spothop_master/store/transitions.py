@@ -1,4 +1,10 @@
-"""The one function that changes a state: a guarded update and its event in the same transaction."""
+"""The one function that changes a state: a guarded update and its event in the same transaction.
+
+Two rules: the table of the life cycle (`core.states`) says whether the step exists, and `UPDATE ...
+WHERE state = (the one that was read)` says whether it is still ours to take. Zero rows mean that
+somebody else took one; then neither row nor event is written. To compare in Python would not do: on
+PostgreSQL another transaction may commit between the read and the write.
+"""
 
 from __future__ import annotations
 
