@@ -23,6 +23,23 @@ def test_each_module_that_the_design_names_exists(module: str) -> None:
     assert importlib.util.find_spec(module) is not None
 
 
+@pytest.mark.parametrize(
+    "package", ["client/spothop", "agent/spothop_agent", "master/spothop_master"]
+)
+def test_each_module_is_in_the_readme_of_its_folder(package: str) -> None:
+    """By its folder and its file name, so that a module's home can be found by reading one page."""
+    readme = (ROOT / package).parent.joinpath("README.md").read_text("utf-8")
+    modules = [file for file in (ROOT / package).rglob("*.py") if file.name != "__init__.py"]
+    assert len(modules) > 20
+    missing = [
+        str(file.relative_to(ROOT))
+        for file in modules
+        if not re.search(rf"\b{file.stem}\b", readme)
+        or (file.parent.name not in readme and file.parent != ROOT / package)
+    ]
+    assert missing == []
+
+
 def test_each_invariant_that_the_code_cites_is_stated() -> None:
     stated = set(re.findall(r"^- \*\*(I\d+) ", DESIGN, re.MULTILINE))
     assert {f"I{n}" for n in range(1, 14)} == stated
