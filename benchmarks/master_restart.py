@@ -78,7 +78,7 @@ class Fleet:
             lambda: len(self.steps()) == len(self.jobs),
             PATIENCE_S,
             what=f"{len(self.jobs)} jobs train",
-            told=lambda: f"{len(self.steps())} do",
+            details=lambda: f"{len(self.steps())} do",
         )
 
     def agents(self) -> set[int]:

@@ -80,7 +80,7 @@ class Story:
             return next((line[6:] for line in lines if line.startswith("marks {")), None)
 
         marks: dict[str, float] = json.loads(
-            until(look, what=f"attempt {attempt} trains", told=lambda: self.live.story(self.job))
+            until(look, what=f"attempt {attempt} trains", details=lambda: self.live.story(self.job))
         )
         return marks
 
@@ -97,7 +97,7 @@ class Story:
             return None
 
         what = f"event {kind} of attempt {attempt} with {data}"
-        return until(look, what=what, told=lambda: self.live.story(self.job)).at.timestamp()
+        return until(look, what=what, details=lambda: self.live.story(self.job)).at.timestamp()
 
     def spec(self, attempt: int) -> dict[str, Any]:
         """The local cloud's own note of this launch."""

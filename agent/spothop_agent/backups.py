@@ -118,7 +118,7 @@ class Backups:
         self._bytes_per_s: float | None = None
         self._refused_at: float | None = None  # since when the store refuses
         self._refusals = 0  # in a row
-        self._told_at = 0.0
+        self._reminded_at = 0.0
         self._draining_at: float | None = None
         outbox.sweep(context.paths.outbox)
         self._found_at_start = set(outbox.names(context.paths.outbox))
@@ -320,13 +320,13 @@ class Backups:
         time."""
         now = self._context.now()
         if self._refused_at is None:
-            self._refused_at, self._told_at = now, -REMIND_EVERY_S
+            self._refused_at, self._reminded_at = now, -REMIND_EVERY_S
         since = self._refused_at
         over_at = self._draining_at
         if over_at is not None and now - max(since, over_at) >= FINAL_AFTER_S:
             return True
-        if now - self._told_at >= REMIND_EVERY_S:
-            self._told_at = now
+        if now - self._reminded_at >= REMIND_EVERY_S:
+            self._reminded_at = now
             self._context.tell_user(
                 f"the storage refuses this job's saves: {error}; they are kept on this VM and tried"
                 " again, but a preemption now would lose them",

@@ -140,7 +140,7 @@ def fenced_while_paused(machine: FaultyMachine, name: str, folder: Path) -> None
         until(
             lambda: "attempt 2 has taken over" in log.read_text(),
             what="fenced",
-            told=log.read_text,
+            details=log.read_text,
         )
     finally:
         os.kill(supervisor, signal.SIGCONT)
@@ -195,7 +195,7 @@ def away_in_the_middle_of(
         until(
             lambda: told_of_trouble(machine, job),
             what="told",
-            told=lambda: machine.timeline(job),
+            details=lambda: machine.timeline(job),
         )
         until(lambda: "storage, try 2" in console.read_text(), what="tried again")
     ended = check_all(machine, job, folder, 30)
@@ -217,7 +217,7 @@ def away_at_a_restore(machine: FaultyMachine, name: str, folder: Path, *, point:
         until(
             lambda: told_of_trouble(machine, job),
             what="told",
-            told=lambda: machine.timeline(job),
+            details=lambda: machine.timeline(job),
         )
     ended = check_all(machine, job, folder, STEPS)
     assert ended.attempts[1].restored_step == 4
@@ -257,7 +257,9 @@ def outbox_is_full(machine: FaultyMachine, name: str, folder: Path) -> None:
     with ExitStack() as stack:
         with machine.paused(job, 1, "before_upload"):
             stack.enter_context(away(machine))
-        until(lambda: given_up(machine, job), what="given up", told=lambda: machine.timeline(job))
+        until(
+            lambda: given_up(machine, job), what="given up", details=lambda: machine.timeline(job)
+        )
     ended = machine.ends(job)
     check_result(machine, job, folder, 10)
     lost = given_up(machine, job)

@@ -239,10 +239,10 @@ def test_the_syncs_of_an_attempt_that_was_replaced_change_nothing_twice(tmp_path
         assert after["attempts"] == before["attempts"]
         assert after["job"] == before["job"]
         assert after["metrics"] == before["metrics"]
-        assert (3, 21, "emergency") in world_checkpoints(harness)  # the chain has it, so we say so
+        assert (3, 21, "emergency") in checkpoints_of(harness)  # the chain has it, so we say so
     finally:
         harness.db.close()
 
 
-def world_checkpoints(harness: MasterHarness) -> list[tuple[int, int, str]]:
+def checkpoints_of(harness: MasterHarness) -> list[tuple[int, int, str]]:
     return [(c.n, c.step, c.kind) for c in harness.rows(Checkpoint)]

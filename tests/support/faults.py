@@ -87,7 +87,9 @@ class FaultyMachine(Machine):
         """Wait for that, and start it again."""
         master = self._master
         assert master is not None
-        until(lambda: master.poll() is not None, what="the master is dead", told=self._master_tail)
+        until(
+            lambda: master.poll() is not None, what="the master is dead", details=self._master_tail
+        )
         assert master.returncode == -signal.SIGKILL
         self.kill()
         self.start()
@@ -102,7 +104,7 @@ class FaultyMachine(Machine):
         process id and lets it go on, if it lives."""
         folder = self.folder_of(job, attempt)
         marker = folder / "disk" / "agent" / f"chaos.{point}"
-        until(marker.exists, what=f"at {point}", told=lambda: self.timeline(job))
+        until(marker.exists, what=f"at {point}", details=lambda: self.timeline(job))
         [agent] = self.agents(folder)
         until(lambda: is_stopped(agent), what="paused")
         self.calm(self.job(job).name)
@@ -116,7 +118,7 @@ class FaultyMachine(Machine):
         """As soon as it is there; it knows what the master has not heard yet."""
         agent = self.folder_of(job, attempt) / "disk" / "agent"
         log = agent / "attempts" / str(attempt) / "log"
-        until(log.exists, what="a log", told=lambda: self.timeline(job))
+        until(log.exists, what="a log", details=lambda: self.timeline(job))
         return log
 
     # --- processes ------------------------------------------------------------------------------

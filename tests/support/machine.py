@@ -149,7 +149,7 @@ class Machine:
                 start_new_session=True,
                 env=self.environment(),
             )
-        until(self._answers, what="the master answers", told=self._master_tail)
+        until(self._answers, what="the master answers", details=self._master_tail)
         self._client = Client(self.url, self.token)
 
     def _answers(self) -> bool:
@@ -205,7 +205,7 @@ class Machine:
         for job in self._jobs:
             if self.client.job(job).state not in JOB_ENDED:
                 self.client.cancel(job)
-        until(lambda: not self.live_vms(), what="all VMs are over", told=self._master_tail)
+        until(lambda: not self.live_vms(), what="all VMs are over", details=self._master_tail)
 
     def environment(self) -> dict[str, str]:
         """For processes of this machine: no settings of whoever runs the tests, and the marker."""
@@ -332,8 +332,8 @@ class Machine:
                 raise Waited(f"it is {found.state} before it was {what}\n{self.timeline(job)}")
             return value
 
-        told = partial(self.timeline, job)
-        return until(look, within_s, what=what, told=told, poll_s=self.poll_s)
+        details = partial(self.timeline, job)
+        return until(look, within_s, what=what, details=details, poll_s=self.poll_s)
 
     def reaches(self, job: str, step: int, within_s: float = WITHIN_S) -> JobDetail:
         """Until the newest attempt trains and the job has come to this step."""

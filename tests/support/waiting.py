@@ -24,7 +24,7 @@ def until(
     within_s: float = WITHIN_S,
     *,
     what: str,
-    told: Callable[[], str] = lambda: "",
+    details: Callable[[], str] = lambda: "",
     poll_s: float = POLL_S,
 ) -> T:
     """The first true value of the condition. Raises `Waited` at the deadline."""
@@ -34,5 +34,5 @@ def until(
         if value:
             return value
         if time.monotonic() > end:
-            raise Waited(f"not within {within_s:g} s: {what}\n{told()}")
+            raise Waited(f"not within {within_s:g} s: {what}\n{details()}")
         time.sleep(poll_s)

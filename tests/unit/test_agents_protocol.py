@@ -243,7 +243,7 @@ def test_the_same_submit_token_is_the_same_job(harness: MasterHarness) -> None:
     assert len(harness.rows(Job)) == 1
 
 
-def test_wishes_are_checked(harness: MasterHarness) -> None:
+def test_what_a_user_wants_is_checked(harness: MasterHarness) -> None:
     harness.submit()
     with harness.db.begin() as session, pytest.raises(LookupError, match="no job 'job-9'"):
         jobs.want(session, "job-9", Wanted.CANCELLED, now=harness.clock())

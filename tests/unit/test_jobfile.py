@@ -285,7 +285,7 @@ known_keys = st.sampled_from(sorted({key for s in SECTIONS.values() for key in s
 
 @examples(100)
 @given(st.dictionaries(known_keys | st.text(max_size=8) | st.integers(), json_like, max_size=6))
-def test_any_mapping_is_a_spec_or_a_list_of_problems_with_cures(mapping: dict[Any, Any]) -> None:
+def test_any_mapping_is_a_spec_or_a_list_of_problems_with_hints(mapping: dict[Any, Any]) -> None:
     found: list[FieldProblem] | None = None
     try:
         spec = jobfile.parse(mapping)

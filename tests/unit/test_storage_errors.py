@@ -148,7 +148,7 @@ def test_probe_finds_a_store_without_conditional_create(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_probe_names_the_step_the_url_and_the_cure(tmp_path: Path) -> None:
+def test_probe_names_the_step_the_url_and_the_hint(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "removed")
     with pytest.raises(StorageUnavailable, match=r"^writing failed: .*removed is gone") as caught:
         probe(store)

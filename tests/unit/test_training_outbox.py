@@ -131,7 +131,7 @@ def test_a_linked_job_directory_is_the_same_one(work: Path, tmp_path: Path) -> N
     assert training_outbox.locate(tmp_path / "link/ckpt.pt", job_dir=str(work)) == "ckpt.pt"
 
 
-def test_what_cannot_be_restored_is_refused_with_the_cure(work: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_restored_is_refused_with_the_hint(work: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"save the checkpoint before backup\(\)"):
         training_outbox.locate(work / "missing.pt", job_dir=str(work))
     save(tmp_path / "elsewhere.pt")

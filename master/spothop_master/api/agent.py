@@ -27,7 +27,7 @@ from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession, vm_is_over
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
-from spothop_master.api.deps import MOST, Bearer, Count, ServicesDep
+from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash
 from spothop_master.services import Services
@@ -85,7 +85,7 @@ async def post_log(
     request: Request,
     services: ServicesDep,
     token: Bearer,
-    attempt: Annotated[int, Query(ge=1, le=MOST)],
+    attempt: Annotated[int, Query(ge=1, le=MAX_INTEGER)],
     offset: Count,
 ) -> LogReply:
     """Raw bytes that begin at `offset`; the answer says where the next chunk has to begin."""

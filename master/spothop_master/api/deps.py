@@ -13,10 +13,10 @@ from spothop_master.services import Services
 UNAUTHORIZED = "set SPOTHOP_TOKEN; the first token is in the file admin.token of the master's home"
 
 
-MOST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """What databases and file systems count up to; a greater number in a query is refused."""
 
-Count = Annotated[int, Query(ge=0, le=MOST)]
+Count = Annotated[int, Query(ge=0, le=MAX_INTEGER)]
 
 
 def services_of(request: Request) -> Services:

@@ -93,10 +93,10 @@ class VmSupervisor:
         loop.add_signal_handler(signal.SIGINT, self._end, "terminated", "SIGINT")
         bell = os.open(self._folder.doorbell, os.O_RDWR | os.O_NONBLOCK)
         loop.add_reader(bell, self._answer_doorbell, bell)
-        loop.add_reader(self._processes.orders, self._hear_guest)
+        loop.add_reader(self._processes.orders, self._hear_init)
         self._read_control()  # what was asked for before the bell had a listener
 
-    def _hear_guest(self) -> None:
+    def _hear_init(self) -> None:
         vm_processes.serve_orders(self._processes, quiet=self._quiet.set, dead=self._processes_died)
 
     def _processes_died(self) -> None:
@@ -225,7 +225,7 @@ def master_address(url: str) -> vm_processes.Address | None:
     return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _make_guest(folder: VmFolder, spec: VmSpec) -> VmSupervisor:
+def _make_supervisor(folder: VmFolder, spec: VmSpec) -> VmSupervisor:
     master = master_address(spec.user_data["master"])
     namespaced = wants_namespaces(spec, master)
     reach = "the metadata endpoint, the master and `forward` only" if namespaced else "everything"
@@ -263,7 +263,7 @@ def main(path: str) -> int:
     folder = VmFolder(Path(path))
     try:
         namespaces.adopt_orphans()
-        asyncio.run(_make_guest(folder, folder.read_spec()).run())
+        asyncio.run(_make_supervisor(folder, folder.read_spec()).run())
     except Exception as error:  # whatever it is, no process and no disk stay behind
         _log.exception("the supervisor failed")
         kill_until_gone(partial(descendants, os.getpid()), within_s=_KILL_S)
