@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spothop.statemachine import IllegalTransition
-from spothop.wire import JobState
-from spothop_master.core.states import JobEvent
+from spothop.wire import JobState, VmReason
+from spothop_master.core.states import JobEvent, VmEvent
 from spothop_master.store import leases, transitions
 from spothop_master.store.db import MIGRATIONS, Database
-from spothop_master.store.schema import Base, Event, Job, User
+from spothop_master.store.schema import Base, Event, Job, User, VmRow
 from support.database import new_database
 from support.examples import examples
 
@@ -128,6 +128,44 @@ def test_a_change_and_its_event_are_one(db: Database) -> None:
         (event,) = session.scalars(sa.select(Event))
     assert (event.kind, event.text, event.job_id) == ("job", "why", "j1")
     assert event.data == {"from": "queued", "to": "allocating", "event": "allocate"}
+
+
+def test_the_event_of_an_end_says_why(db: Database) -> None:
+    with db.begin() as session:
+        vm = VmRow(
+            id="vm-1",
+            job_id="j1",
+            token="t",
+            cloud="x",
+            region="r",
+            zone="a",
+            vm_type="gpu",
+            spot=True,
+            dialect="aws",
+            grace_s=120,
+            price=1,
+            on_demand_price=3,
+            state="running",
+            requested_at=NOW,
+        )
+        session.add(vm)
+        transitions.change(
+            session, vm, VmEvent.TERMINATE, now=NOW, text="", reason=VmReason.AGENT_LOST
+        )
+    with db.read() as session:
+        (event,) = session.scalars(sa.select(Event))
+    assert (event.vm_id, event.data["to"]) == ("vm-1", "terminating")
+    assert event.data["reason"] == "agent_lost"
+
+
+def test_a_job_without_attempts_stays_until_it_is_said_that_it_waits(db: Database) -> None:
+    with db.begin() as session:
+        job = session.get_one(Job, "j1")
+        job.state = "running"
+        transitions.follow(session, job, now=NOW, text="its attempt ended")
+        assert job.state == "running"
+        transitions.follow(session, job, now=NOW, text="the next try is later", waits=True)
+        assert (job.state, job.reason) == ("queued", "the next try is later")
 
 
 def test_a_change_of_a_row_that_somebody_else_changed_is_stale(db: Database) -> None:
