@@ -40,6 +40,8 @@ FINAL_AFTER_S = 300.0
 given up, and the job is no success. While the process trains, no refusal gives a save up."""
 REMIND_EVERY_S = 600.0
 """A refusal that lasts is told again."""
+LOOKS, LOOK_AGAIN_S = 300, 1.0
+"""For a backup that could not be read, when the process is over and nobody else looks."""
 PRUNE_S = 30.0
 """How long the end of an attempt waits for the deletion of old checkpoints."""
 
@@ -130,15 +132,23 @@ class Backups:
 
     # --- the queue ------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Queue new entries. The directory decides: a message about one may be lost."""
+    def look(self) -> bool:
+        """Queue new entries. The directory decides: a message about one may be lost. False when one
+        cannot be read now: look again."""
+        readable = True
         for name in outbox.names(self._context.paths.outbox):
-            if name not in self._queue:
-                self._take(outbox.read(self._context.paths.outbox, name))
+            if name in self._queue:
+                continue
+            found = outbox.read(self._context.paths.outbox, name)
+            if found is None:
+                readable = False
+            else:
+                self._take(found)
         self._make_room()
         if self._current is not None and self._current in self._plan().superseded:
             self._abort.set()
             self._wake.set()
+        return readable
 
     def _take(self, entry: Entry | Torn) -> None:
         if isinstance(entry, Torn):
@@ -255,7 +265,10 @@ class Backups:
     async def drain(self) -> None:
         """The process is over: wait until every accepted backup is committed or given up."""
         self._draining_at = self._context.now()
-        self.look()
+        for _ in range(LOOKS):
+            if self.look():
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
         if self._queue and self._context.state.fenced_by is None:
             self._idle.clear()
             self._wake.set()

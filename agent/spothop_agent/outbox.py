@@ -6,14 +6,17 @@ truth; the agent deletes one when it is committed or given up. What to do next i
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from spothop.wire import SaveKind
+
+_log = logging.getLogger(__name__)
 
 COMMIT_S = 0.3
 """For the chain entry of an upload that is complete: two requests."""
@@ -102,8 +105,9 @@ def names(outbox: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(outbox) if not entry.name.startswith("."))
 
 
-def read(outbox: Path, name: str) -> Entry | Torn:
-    """One entry; a torn one is put aside, so that it is reported once."""
+def read(outbox: Path, name: str) -> Entry | Torn | None:
+    """One entry; a torn one is put aside, so that it is reported once. None when the system does
+    not let it be read now (no file handle left, an input error): look again."""
     folder = outbox / name
     try:
         meta = Meta.model_validate_json((folder / "meta.json").read_bytes())
@@ -111,9 +115,12 @@ def read(outbox: Path, name: str) -> Entry | Torn:
         if Path(meta.name).name != meta.name or payload.is_dir() != meta.is_dir:
             raise ValueError(f"payload/{meta.name} is not what meta.json says")
         return Entry(folder, meta, _size(payload))
-    except (OSError, ValueError, ValidationError) as error:
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         os.replace(folder, outbox / f"{BAD}{name}")
         return Torn(name, f"backup {name} is torn and was skipped: {_first_line(error)}")
+    except OSError as error:
+        _log.warning("backup %s cannot be read now: %s", name, error)
+        return None
 
 
 def sweep(outbox: Path) -> None:

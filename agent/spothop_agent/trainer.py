@@ -17,13 +17,13 @@ _log = logging.getLogger(__name__)
 class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox."""
 
-    def __init__(self, context: Context, saves: Saves, on_backup: Callable[[], None]) -> None:
+    def __init__(self, context: Context, saves: Saves, on_backup: Callable[[], object]) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
         self._ranks = dict(context.state.ranks)
         self._stepped = False
-        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+        self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "hello": self._hello,
             "phase": self._phase,
             "steps": self._steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,17 @@ def test_what_an_earlier_agent_was_deleting_is_deleted(tmp_path: Path) -> None:
     put(tmp_path, "2-1")
     outbox.sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["2-1"]
+
+
+def test_a_backup_that_cannot_be_read_now_is_not_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "1-1")
+    with monkeypatch.context() as patched:
+
+        def no_handle(path: Path) -> bytes:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patched.setattr(Path, "read_bytes", no_handle)
+        assert outbox.read(tmp_path, "1-1") is None
+    assert isinstance(outbox.read(tmp_path, "1-1"), Entry)

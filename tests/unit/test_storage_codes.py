@@ -18,7 +18,7 @@ from spothop.storage import (
     StorageUnsupported,
     open_store,
 )
-from spothop.storage.codes import KNOWN, Meaning, code_of, meaning, status_of
+from spothop.storage.codes import KNOWN, Meaning, code_of, has_body, meaning, status_of
 
 
 @pytest.fixture
@@ -140,6 +140,24 @@ def test_the_code_decides_and_the_status_where_there_is_none(
     status = status_of(text)
     assert status is not None
     assert meaning(status, code_of(text), creating=creating) is expected
+
+
+NGINX = "status code: 404 Not Found: <html><head><title>404 Not Found</title></head></html>"
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        (NGINX, True),
+        (NGINX + "\n\nDebug source:\nNotFound {\n    path: x: y", True),
+        ("status code: 404 Not Found: \n\nDebug source:\nNotFound {\n    path: x: y", False),
+        ("status code: 404 Not Found", False),
+    ],
+)
+def test_a_404_of_a_proxy_says_nothing_of_the_object(text: str, body: bool) -> None:
+    assert has_body(text) is body
+    expected = Meaning.TRANSIENT if body else Meaning.MISSING
+    assert meaning(404, code_of(text), body=has_body(text)) is expected
 
 
 def test_no_server_no_status() -> None:

@@ -21,6 +21,7 @@ from enum import Enum
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _XML = re.compile(r"<Code>\s*([A-Za-z0-9_.-]+)\s*</Code>")
+_BODY = re.compile(r"status code: \d{3}[^:\n]*:(.*?)(?:\n\s*Debug source:|\Z)", re.DOTALL)
 _JSON = re.compile(r'"reason":\s*"([A-Za-z0-9_.-]+)"')
 
 
@@ -109,11 +110,21 @@ def code_of(text: str) -> str | None:
     return found.group(1) if found else None
 
 
-def meaning(status: int, code: str | None, *, creating: bool = False) -> Meaning:
+def has_body(text: str) -> bool:
+    """Whether the server said more than its status; the answer to HEAD never does."""
+    found = _BODY.search(text)
+    return found is not None and bool(found.group(1).strip())
+
+
+def meaning(
+    status: int, code: str | None, *, creating: bool = False, body: bool = False
+) -> Meaning:
     """What the answer of a server means.
 
-    An answer to HEAD has no body and so no code; 404 then means the object. 409 without a code is
-    how some stores refuse a conditional create (`creating`), and a conflict otherwise.
+    An answer to HEAD has no body and so no code; 404 then means the object. A 404 with a `body`
+    and no code comes from something in between, such as a proxy, and says nothing of the object.
+    409 without a code is how some stores refuse a conditional create (`creating`), and a conflict
+    otherwise.
     """
     if code is not None and code in KNOWN:
         return KNOWN[code]
@@ -122,7 +133,7 @@ def meaning(status: int, code: str | None, *, creating: bool = False) -> Meaning
     if code is not None:
         return Meaning.MISSING if status == 404 and code == "notFound" else Meaning.TRANSIENT
     if status == 404:
-        return Meaning.MISSING
+        return Meaning.TRANSIENT if body else Meaning.MISSING
     if status == 409 and creating:
         return Meaning.EXISTS
     if status in (401, 403):

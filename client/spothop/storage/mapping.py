@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from obstore import exceptions as obs
 from typing_extensions import assert_never
 
-from spothop.storage.codes import Meaning, code_of, meaning, status_of
+from spothop.storage.codes import Meaning, code_of, has_body, meaning, status_of
 from spothop.storage.errors import (
     ObjectExists,
     ObjectMissing,
@@ -50,7 +50,7 @@ def translate(
     text, where = str(error), f"{key!r} in {url}"
     status = status_of(text)
     if status is not None:
-        found = meaning(status, code_of(text), creating=creating)
+        found = meaning(status, code_of(text), creating=creating, body=has_body(text))
         if found is Meaning.MISSING and writing:
             # GCS says only "notFound" of a bucket; a code of S3's about an upload is transient
             found = Meaning.TRANSIENT if code_of(text) == "NoSuchKey" else Meaning.UNUSABLE
