@@ -57,7 +57,8 @@ class PassedOver(Exception):
 
 
 class Abort:
-    """Ends one upload: whoever waits for it goes on at once, its thread ends at its next block."""
+    """Ends one backup: whoever waits for it goes on at once, its thread ends at its next block, or
+    before it writes the chain entry."""
 
     def __init__(self) -> None:
         self._thread = threading.Event()
@@ -67,7 +68,8 @@ class Abort:
         self._thread.set()
         self._loop.set()
 
-    def on_progress(self, done: int, total: int) -> None:
+    def check(self) -> None:
+        """In the thread of the work: raises Superseded after `set`."""
         if self._thread.is_set():
             raise Superseded
 
@@ -117,6 +119,8 @@ class Backups:
         self._passed: set[str] = set()  # had their turn in this round, in vain
         self._uploaded: dict[str, list[FileRecord]] = {}  # complete, and not committed yet
         self._done_bytes = 0  # of the upload under way
+        self._moved_at = 0.0  # when something of the backup under way last went through
+        self._stalled_s: dict[str, float] = {}  # the longest that nothing of a backup moved
         self._bytes_per_s: float | None = None
         self._refused_at: float | None = None  # since when the store refuses
         self._refusals = 0  # in a row
@@ -198,12 +202,15 @@ class Backups:
         current = None
         if self._current is not None:
             current = outbox.Upload(id=self._current.id, done=self._done_bytes)
+            hung_s = self._context.now() - self._moved_at
+            self._stalled_s[current.id] = max(hung_s, self._stalled_s.get(current.id, 0.0))
         return outbox.plan(
             [entry for entry in self._ordered() if entry.id not in self._passed],
             left_s=left_s,
             backup_s=self._saves.backup_s,
             bytes_per_s=self._bytes_per_s,
             current=current,
+            stalled_s=self._stalled_s,
         )
 
     def _give_up(self, message: str) -> None:
@@ -214,6 +221,7 @@ class Backups:
         entry.remove()
         self._queue.pop(entry.id, None)
         self._uploaded.pop(entry.id, None)
+        self._stalled_s.pop(entry.id, None)
 
     # --- the worker -----------------------------------------------------------------------------
 
@@ -280,6 +288,7 @@ class Backups:
         from spothop.checkpoints import Fenced
 
         self._current, self._abort, self._done_bytes = entry, Abort(), 0
+        self._moved_at = self._context.now()
         try:
             made = await self._until_committed(entry, self._abort)
         except Superseded:
@@ -351,14 +360,17 @@ class Backups:
         """Upload what is not uploaded yet, then commit; each is repeated by itself."""
         store, chaos = self._context.checkpoint_store, self._context.chaos
         if entry.id in self._found_at_start:
-            there = await asyncio.to_thread(store.committed, entry.id)
+            look = asyncio.to_thread(store.committed, entry.id)
+            there = await abort.unless(asyncio.create_task(look))
             if there is not None:
                 return there
         if entry.id not in self._uploaded:
             self._uploaded[entry.id] = await self._upload(entry, abort)
         chaos.reach("before_commit")
         files = self._uploaded[entry.id]
-        made = await asyncio.to_thread(store.commit, entry, files, self._context.state.restored_n)
+        restored_n = self._context.state.restored_n
+        commit = asyncio.to_thread(store.commit, entry, files, restored_n, abort.check)
+        made = await abort.unless(asyncio.create_task(commit))
         chaos.reach("after_commit")
         return made
 
@@ -368,8 +380,8 @@ class Backups:
 
         def on_progress(done: int, total: int) -> None:
             chaos.reach("during_upload")
-            self._done_bytes = done
-            abort.on_progress(done, total)
+            self._done_bytes, self._moved_at = done, self._context.now()
+            abort.check()
 
         began = self._context.now()
         upload = asyncio.to_thread(store.upload, entry, on_progress)

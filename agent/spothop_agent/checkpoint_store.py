@@ -141,8 +141,15 @@ class CheckpointStore:
             upload_id=accepted.id,
         )
 
-    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
-        """Make it a checkpoint; the same backup twice is one entry. Raises Fenced."""
+    def commit(
+        self,
+        accepted: Accepted,
+        files: list[FileRecord],
+        parent: int | None,
+        still_wanted: Callable[[], object] = lambda: None,
+    ) -> Entry:
+        """Make it a checkpoint; the same backup twice is one entry. Raises Fenced, and what
+        `still_wanted` raises."""
         meta = accepted.meta
         return self._chain.commit(
             self._assignment.attempt,
@@ -154,6 +161,7 @@ class CheckpointStore:
             meta={"delta_s": meta.delta_s, "request": meta.request},
             parent=parent,
             entry_id=accepted.id,
+            still_wanted=still_wanted,
         )
 
     def prune(self) -> None:

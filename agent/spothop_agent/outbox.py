@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,6 +154,7 @@ def plan(
     backup_s: float | None,
     bytes_per_s: float | None = None,
     current: Upload | None = None,
+    stalled_s: Mapping[str, float] | None = None,
 ) -> Plan:
     """The oldest entry, unless an emergency save waits behind it and time is short.
 
@@ -163,7 +165,8 @@ def plan(
 
     `left_s` is the time to the announced end (None without a notice), `bytes_per_s` the rate of
     this VM's uploads, `backup_s` what a backup took elsewhere (both None when nothing was measured:
-    then every notice is short, and the emergency save goes first).
+    then every notice is short, and the emergency save goes first), `stalled_s` for how long nothing
+    of a backup moved, by its id.
     """
     if not queue:
         return Plan(next=None)
@@ -179,6 +182,8 @@ def plan(
         needs_s = [backup_s] * len(waiting)
     else:
         return _overtaking(queue, last)
+    stalled = stalled_s or {}  # what hung is expected to hang as long again
+    needs_s = [s + stalled.get(entry.id, 0.0) for s, entry in zip(needs_s, waiting, strict=True)]
     if sum(needs_s) < left_s:
         return Plan(next=queue[0])
     fitting = [i for i, needed in enumerate(needs_s) if needed < left_s]

@@ -22,6 +22,7 @@ class ScriptedStore(CheckpointStore):
         self.fail: dict[int, list[StorageError]] = {}
         self.fails: dict[str, list[Exception]] = {}
         self.takes: dict[int, float] = {}
+        self.commit_takes: dict[int, float] = {}
         self.fenced_by: int | None = None
         self.found = Restore(path=None, step=0, n=None)
         self.skipped: list[str] = []
@@ -71,8 +72,21 @@ class ScriptedStore(CheckpointStore):
         on_progress(1, 1)
         return []
 
-    def commit(self, accepted: Accepted, files: list[FileRecord], parent: int | None) -> Entry:
+    def commit(
+        self,
+        accepted: Accepted,
+        files: list[FileRecord],
+        parent: int | None,
+        still_wanted: Callable[[], object] = lambda: None,
+    ) -> Entry:
+        seconds = self.commit_takes.pop(accepted.meta.step, None)
+        if seconds is not None:
+            raise Takes(seconds, lambda: self._committed(accepted, still_wanted))
+        return self._committed(accepted, still_wanted)
+
+    def _committed(self, accepted: Accepted, still_wanted: Callable[[], object]) -> Entry:
         self._called("commit")
+        still_wanted()
         if self.fenced_by is not None:
             raise Fenced(self._job, self._attempt, self.fenced_by)
         self.steps.append(accepted.meta.step)

@@ -196,6 +196,31 @@ def test_an_emergency_does_not_wait_for_an_upload_that_hangs(
     play(scenario)
 
 
+def test_an_emergency_does_not_wait_for_a_commit_that_hangs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.commit_takes[10] = HANG_S
+        room.put(10)
+        backups = room.worker()
+        backups.look()
+        work = asyncio.create_task(backups.run())
+        await asyncio.sleep(1.0)
+        since = room.context.now()
+        room.notice(left_s=1.5)  # enough for both, if the older one did not hang for a second
+        room.put(20, SaveKind.EMERGENCY)
+        backups.look()
+        await backups.drain()
+        assert room.context.now() - since < 1.5
+        assert room.store.steps == [20]
+        await asyncio.sleep(2 * HANG_S)
+        assert room.store.steps == [20]  # the one that hung does not come behind it
+        assert room.covered == ["covered"]
+        work.cancel()
+        await room.context.link.close()
+
+    play(scenario)
+
+
 def test_with_time_enough_the_older_save_goes_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         room = Room(tmp_path, backup_s=0.1)

@@ -100,6 +100,25 @@ def test_an_upload_that_is_almost_done_is_weighed_against_the_emergency_save(
     assert [e.meta.step for e in plan.superseded] == gone
 
 
+def test_an_upload_that_hangs_is_expected_to_hang_as_long_again() -> None:
+    old, new = (replace(e, size=10 * MB) for e in queue(P, E))
+
+    def chosen(stalled_s: float) -> int:
+        found = outbox.plan(
+            [old, new],
+            left_s=5.0,
+            backup_s=None,
+            bytes_per_s=10 * MB,
+            current=outbox.Upload(id=old.id, done=9 * MB),
+            stalled_s={old.id: stalled_s},
+        )
+        assert found.next is not None
+        return found.next.meta.step
+
+    assert (chosen(0.0), chosen(3.0)) == (0, 0)
+    assert (chosen(4.0), chosen(60.0)) == (1, 1)
+
+
 @given(
     st.lists(st.sampled_from([P, N, E]), max_size=6),
     st.none() | st.floats(-5, 50),

@@ -326,3 +326,16 @@ def test_a_save_of_another_attempt_with_the_same_id_is_another_one(store: Script
     chain.fence(2)
     assert chain.find(2, "save") is None
     assert commit(chain, 2, step=20, entry_id="save").n == old.n + 2
+
+
+def test_a_commit_that_is_no_longer_wanted_writes_nothing() -> None:
+    class Unwanted(Exception): ...
+
+    def refuse() -> None:
+        raise Unwanted
+
+    chain = Chain(RemoteStore(MemoryStore(), "memory"), JOB)
+    chain.fence(1)
+    with pytest.raises(Unwanted):
+        commit(chain, 1, 10, still_wanted=refuse)
+    assert [entry.n for entry in chain.entries()] == [1]

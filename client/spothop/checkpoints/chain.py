@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -130,8 +130,12 @@ class Chain:
         meta: Mapping[str, Any],
         parent: int | None = None,
         entry_id: str | None = None,
+        still_wanted: Callable[[], object] = lambda: None,
     ) -> Entry:
         """Make a checkpoint of uploaded files. All of `files` must be durable by now.
+
+        `still_wanted` is called before each try to write and may raise: a call that hung in the
+        network must not commit an older step on top of what was committed without it.
 
         `parent` is the checkpoint that this attempt restored; it is used for its first commit,
         later ones follow their own predecessor. With a stable `entry_id` (such as the id in the
@@ -143,6 +147,7 @@ class Chain:
         entry_id = entry_id or uuid.uuid4().hex
         for _ in range(_MAX_RACES):
             newest = self._newest_of(attempt)
+            still_wanted()
             entry = Entry(
                 n=newest.n + 1,
                 attempt=attempt,
