@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -185,3 +186,11 @@ class Cli:
         code = run(list(arguments), session)
         self.out, self.err = self.capture.readouterr()
         return code
+
+
+def in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line in a narrow terminal, in UTC, against a master of its own."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    return Cli(FakeMaster(), capsys)

@@ -62,7 +62,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 future.set_result(work())
             except Takes as takes:
                 self.call_later(takes.seconds, call, takes.then)
-            except Exception as error:
+            except Exception as error:  # whoever awaits the call gets it, as of a thread
                 future.set_exception(error)
 
         call(lambda: func(*args))

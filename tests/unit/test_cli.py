@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, Cli, FakeMaster, job, reply, vm
+from fakes.cli_master import JOB, Cli, in_80_columns, job, reply, vm
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
@@ -25,18 +24,7 @@ from spothop.wire import (
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    return Cli(FakeMaster(), capsys)
-
-
-@pytest.fixture
-def job_file(tmp_path: Path) -> str:
-    file = tmp_path / "job.yaml"
-    file.write_text("name: mnist-small\nrun: python train.py\n")
-    (tmp_path / "train.py").write_text("print(1)")
-    return str(file)
+    return in_80_columns(capsys, monkeypatch)
 
 
 COMMANDS = sorted(str(getattr(c.callback, "__name__", "")) for c in app.registered_commands)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 import typer
 
-from fakes.cli_master import JOB, Cli, FakeMaster, plan_reply, reply
+from fakes.cli_master import JOB, Cli, in_80_columns, plan_reply, reply
 
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    return Cli(FakeMaster(), capsys)
+    return in_80_columns(capsys, monkeypatch)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def in_a_thread(call: Callable[[], object]) -> Exception | None:
     def run() -> None:
         try:
             call()
-        except Exception as error:
+        except Exception as error:  # given to the test, which says what it should be
             raised.append(error)
 
     thread = threading.Thread(target=run)
