@@ -86,7 +86,8 @@ class Saves:
         self, kind: SaveKind, step: int, *, request: str | None, delta_s: float, now: float
     ) -> None:
         """`backup()` took a save over. Periodic and insurance saves re-arm the insurance."""
-        self.save_s = _blend(self.save_s, delta_s)
+        if delta_s > 0:  # 0 where only the step of a save is known, not when it began
+            self.save_s = _blend(self.save_s, delta_s)
         self.unanswered = 0
         if self.pending is not None and self.pending.request == request:
             self.pending = None

@@ -242,3 +242,9 @@ def test_thesis_asks_for_no_emergency_save_that_does_not_fit(policy: str, asks: 
     assert not answer.fits
     assert (answer.ask is not None) is asks
     assert (made.pending is not None) is asks
+
+
+def test_a_save_of_which_only_the_step_is_known_measures_nothing() -> None:
+    made = saves(save_s=4.0, backup_s=1.0)
+    made.accepted(SaveKind.PERIODIC, 10, request=None, delta_s=0.0, now=1.0)
+    assert made.save_s == 4.0

@@ -39,7 +39,7 @@ from spothop.wire import (
 )
 from spothop_master.agents import protocol
 from spothop_master.store import attempts, jobs
-from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Observation, VmRow
 from support.examples import examples
 
 
@@ -92,6 +92,19 @@ def test_a_replay_changes_nothing_and_a_gap_waits(harness: MasterHarness) -> Non
     assert send(harness, agent, envelope(seq + 4, MessageReport(text="later"))) == seq + 2
     both = (envelope(seq + 4, MessageReport(text="b")), envelope(seq + 3, MessageReport(text="a")))
     assert send(harness, agent, *both) == seq + 4
+
+
+def test_a_save_time_that_is_not_known_is_no_measurement(harness: MasterHarness) -> None:
+    agent = harness.training()
+    agent.report(commit(50, 10))
+    measured = len([row for row in harness.rows(Observation) if row.kind == "save"])
+    (attempt,) = harness.rows(Attempt)
+    known = attempt.save_s
+    agent.report(commit(60, 11).model_copy(update={"delta_s": 0.0}))
+    assert len([row for row in harness.rows(Observation) if row.kind == "save"]) == measured == 1
+    (attempt,) = harness.rows(Attempt)
+    assert attempt.save_s == known
+    assert any("save time not known" in event.text for event in harness.rows(Event))
 
 
 def test_a_report_is_as_old_as_it_says(harness: MasterHarness) -> None:

@@ -81,7 +81,7 @@ class CommittedReport(Strict):
     save: SaveKind
     bytes: int
     delta_s: float
-    """Synchronous dump time in the training process."""
+    """Synchronous dump time in the training process; 0: not known, so it is no measurement."""
     beta_s: float
     """From `backup()` to the commit."""
     since_notice_s: float | None = None

@@ -178,7 +178,10 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
             committed_at=context.at,
         )
     )
-    for kind, value in (("save", report.delta_s), ("backup", report.beta_s)):
+    measured = {"backup": report.beta_s}
+    if report.delta_s > 0:
+        measured["save"] = report.delta_s
+    for kind, value in measured.items():
         observations.add(
             context.session,
             context.vm,
@@ -188,14 +191,16 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
             n=report.n,
             now=context.at,
         )
+    save = f"save {report.delta_s:.2f} s" if report.delta_s > 0 else "save time not known"
     context.note(
         "committed",
         f"{report.save.value} checkpoint of step {report.step} "
-        f"(save {report.delta_s:.2f} s, backup {report.beta_s:.2f} s)",
+        f"({save}, backup {report.beta_s:.2f} s)",
         **report.model_dump(mode="json", exclude={"kind"}),
     )
     if _counts(context):
-        context.attempt.save_s, context.attempt.backup_s = report.delta_s, report.beta_s
+        context.attempt.save_s = measured.get("save", context.attempt.save_s)
+        context.attempt.backup_s = report.beta_s
         context.job.user_failures = context.job.infrastructure_failures = 0
         _reinsure(context)
 
