@@ -96,7 +96,10 @@ def dies_when_asked_to_save(machine: FaultyMachine, name: str, folder: Path) -> 
     # by the chain: a VM that is killed may not have told of its last commits
     saved = [e.step or 0 for e in chain(machine, job) if e.attempt == 1 and not e.fence]
     assert ended.attempts[-1].restored_step == max(saved)
-    assert {c.kind for c in ended.checkpoints} == {SaveKind.PERIODIC}
+    # A periodic save that is due at the very step answers the request instead, and nobody dies.
+    kinds = {c.kind for c in ended.checkpoints}
+    assert SaveKind.PERIODIC in kinds
+    assert SaveKind.INSURANCE not in kinds
     assert len({a.vm for a in ended.attempts}) == len(ended.attempts)  # not on that VM again
 
 
