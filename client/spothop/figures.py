@@ -19,12 +19,18 @@ def money(usd: float) -> str:
     return f"${usd:.2g}" if abs(usd) >= 1e-4 else "<$0.0001"
 
 
-def saved(cost: float, on_demand: float) -> str:
-    """`63% less` than on demand, or `5% more`; empty where there is nothing to compare."""
-    if on_demand <= 0:
+ON_DEMAND = "the steps that count and one start, at the on-demand price"
+"""What `on_demand_cost` is, for people; shown beside it."""
+
+
+def saved(cost: float, on_demand: float | None, *, ended: bool = True) -> str:
+    """`63% less` than on demand, or `5% more`, `so far` while the job has not ended; empty where
+    there is nothing to compare."""
+    if not on_demand or on_demand < 0:
         return ""
     share = 1 - cost / on_demand
-    return f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    text = f"{share:.0%} less" if share >= 0 else f"{-share:.0%} more"
+    return text if ended else f"{text} so far"
 
 
 def size(count: float) -> str:

@@ -67,7 +67,7 @@ def job(*, state: str = "running", attempt: int = 1) -> JobDetail:
         saves={SaveKind.PERIODIC: 2, SaveKind.EMERGENCY: 1}, cost=0.0123, on_demand_cost=0.04,
         storage=StorageSpec(url="file:///home/someone/.spothop/master/storage"),
         insurance=Insurance(at_step=1300, tau_s=12.0, reason="sqrt(2 delta (M + R)) = 12 s"),
-        spec={}, useful_s=123.0, recomputed_steps=14,
+        spec={}, useful_s=123.0, recomputed_steps=14, lost_s=28.4, lost_cost=0.0004,
         log_tail="epoch 1\nloss [red]0.1[/red]\n",
         attempts=[
             AttemptView(

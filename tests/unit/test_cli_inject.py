@@ -183,7 +183,7 @@ def test_show_tells_of_the_injection(capsys: pytest.CaptureFixture[str]) -> None
         submitted_at=NOW, ended_at=None, attempt=1, vm=None, pool=None, step=3, metrics={},
         preemptions=2, saves={}, cost=0, on_demand_cost=0, insurance=None, spec={}, attempts=[],
         storage=StorageSpec(url="file:///s"), vms=[], checkpoints=[], useful_s=1,
-        recomputed_steps=0, log_tail="",
+        recomputed_steps=0, lost_s=0, lost_cost=0, log_tail="",
         injection=view(InjectRequest(lives_s=[5, 6], no_notice=0.25), done=2),
     )  # fmt: skip
     master = FakeMaster(answer=lambda: httpx.Response(200, content=shown.model_dump_json()))

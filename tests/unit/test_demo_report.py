@@ -161,6 +161,8 @@ def job(attempts: list[AttemptView], *, cost: float = 0.01, **facts: Any) -> Job
         ],
         "useful_s": 40.0,
         "recomputed_steps": 0,
+        "lost_s": 0.0,
+        "lost_cost": 0.0,
         "log_tail": "",
     }
     return JobDetail(**(base | facts))

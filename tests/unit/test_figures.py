@@ -31,7 +31,8 @@ def test_prices_for_people(usd: float, text: str) -> None:
 def test_savings_say_less_or_more_than_on_demand() -> None:
     assert saved(1.0, 4.0) == "75% less"
     assert saved(5.0, 4.0) == "25% more"
-    assert saved(0.0, 0.0) == ""
+    assert saved(5.0, 4.0, ended=False) == "25% more so far"
+    assert saved(0.0, 0.0) == saved(1.0, None) == ""
 
 
 def test_sizes_in_decimal_units() -> None:

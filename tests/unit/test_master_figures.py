@@ -10,8 +10,8 @@ import pytest
 from fakes import sample_rows
 from spothop.wire import AttemptView
 from spothop_master.store import vm_views
-from spothop_master.store.figures import cost, current_attempt, newest_step, progress
-from spothop_master.store.schema import Attempt, Place
+from spothop_master.store.figures import bill, cost, current_attempt, newest_step, progress
+from spothop_master.store.schema import Attempt, Place, VmRow
 from spothop_master.web import chart
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -69,6 +69,49 @@ def test_a_vm_costs_from_running_to_its_end() -> None:
     assert cost(vm, 2.0, now=sample_rows.NOW) == pytest.approx(1.0)
     vm.running_at = None
     assert cost(vm, 2.0, now=sample_rows.NOW) == 0
+
+
+def hopped() -> tuple[list[Attempt], list[VmRow]]:
+    """Two VMs of an hour each, at 1 and 1.1 USD against 3.06. Each: half an hour of 2 s steps."""
+    vms = [sample_rows.vm(n, "j", n - 1, 60.0 * n - 180.8, 60.0 * n - 120, None) for n in (1, 2)]
+    for vm, price in zip(vms, (1.0, 1.1), strict=True):
+        vm.price = price
+    attempts = [
+        sample_rows.attempt("j", n, n, 60.0 * n - 170, None, None, restored=start, last=last)
+        for n, start, last in ((1, 0, 900), (2, 700, 1600))
+    ]
+    for attempt in attempts:
+        attempt.step_s = 2.0
+    return attempts, vms
+
+
+def test_on_demand_is_what_the_useful_steps_and_one_start_would_have_cost() -> None:
+    """1,600 steps of 2 s, and 10 minutes from running to the first step; the second start and the
+    200 steps that were lost are the preemptions' price."""
+    made = bill(*hopped(), now=sample_rows.NOW)
+    assert made.cost == pytest.approx(1.0 + 1.1)
+    assert made.on_demand == pytest.approx((1600 * 2.0 + 600) / 3600 * 3.06)
+    assert made.lost == pytest.approx(200 * 2.0 / 3600 * 1.0)
+    assert progress(hopped()[0]).lost_s == 400.0
+
+
+def test_a_run_that_wastes_its_vms_is_dearer_than_on_demand() -> None:
+    """A hung job goes on costing, but makes no more useful steps."""
+    attempts, vms = hopped()
+    vms[1].ended_at = None
+    vms[1].price = 3.0
+    made = bill(attempts, vms, now=sample_rows.at(600))
+    assert made.on_demand == pytest.approx((1600 * 2.0 + 600) / 3600 * 3.06)
+    assert made.cost > 10 * made.on_demand
+
+
+def test_without_a_useful_step_or_a_spot_vm_there_is_no_comparison() -> None:
+    attempts, vms = hopped()
+    assert bill([], vms, now=sample_rows.NOW).on_demand is None
+    for vm in vms:
+        vm.spot = False
+    assert bill(attempts, vms, now=sample_rows.NOW).on_demand is None
+    assert bill(attempts, vms, now=sample_rows.NOW).lost > 0
 
 
 def test_a_line_chart_spans_its_box_and_skips_what_is_not_finite() -> None:

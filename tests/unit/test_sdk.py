@@ -36,7 +36,7 @@ def detail(*, state: str = "running", attempt: int = 1) -> dict[str, Any]:
         submitted_at=NOW, ended_at=None, attempt=attempt, vm=None, pool=None, step=None,
         metrics={}, preemptions=0, saves={}, cost=0.0, on_demand_cost=0.0,
         storage=StorageSpec(url="file:///s"), insurance=None, spec={}, attempts=[], vms=[],
-        checkpoints=[], useful_s=0.0, recomputed_steps=0, log_tail="",
+        checkpoints=[], useful_s=0.0, recomputed_steps=0, lost_s=0, lost_cost=0, log_tail="",
     ).model_dump(mode="json")  # fmt: skip
 
 

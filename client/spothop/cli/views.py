@@ -12,7 +12,7 @@ from rich.text import Text
 from spothop.cli.inject import words as injection_words
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
-from spothop.figures import exits_text, money, number, saved, size
+from spothop.figures import ON_DEMAND, exits_text, money, number, saved, size
 from spothop.wire import (
     AttemptView,
     EventView,
@@ -158,9 +158,18 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
 
 def _cost(job: JobView) -> str:
     """What a job costs, and how it compares with on demand."""
-    less = saved(job.cost, job.on_demand_cost)
-    text = f"{money(job.cost)}; on demand {money(job.on_demand_cost)}"
-    return f"{text} ({less})" if less else text
+    less = saved(job.cost, job.on_demand_cost, ended=job.ended_at is not None)
+    if job.on_demand_cost is None or not less:
+        return money(job.cost)
+    return f"{money(job.cost)}, {less} than {money(job.on_demand_cost)}: {ON_DEMAND}"
+
+
+def _lost(job: JobDetail) -> str:
+    """Steps that were computed again, and what they took."""
+    if not job.recomputed_steps:
+        return "no steps"
+    steps = "1 step" if job.recomputed_steps == 1 else f"{number(job.recomputed_steps)} steps"
+    return f"{steps}, {duration(job.lost_s)}, {money(job.lost_cost)}"
 
 
 def _billed_s(vm: VmView, now: datetime) -> float | None:
@@ -223,7 +232,8 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("pool", place(job.pool) + (f" (VM {job.vm})" if job.vm else "")),
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
         ("saves", ", ".join(f"{n} {kind.value}" for kind, n in job.saves.items()) or "none yet"),
-        ("useful", f"{duration(job.useful_s)}; {job.recomputed_steps} steps computed again"),
+        ("useful", f"{duration(job.useful_s)} in steps that count"),
+        ("lost", _lost(job)),
         ("cost", _cost(job)),
         ("storage", job.storage.url),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),

@@ -224,8 +224,10 @@ class JobView(BaseModel):
     preemptions: int
     saves: dict[SaveKind, int]
     cost: float
-    on_demand_cost: float
-    """What the same VM time would have cost on demand."""
+    on_demand_cost: float | None
+    """USD: the useful steps and one start, at the on-demand price of the VMs that ran them. Lost
+    steps, later starts and saves are not in it. None before the first step, and where nothing ran
+    on spot."""
     storage: StorageSpec
     insurance: Insurance | None
 
@@ -238,6 +240,10 @@ class JobDetail(JobView):
     useful_s: float
     """Wall time inside steps that were not computed again."""
     recomputed_steps: int
+    lost_s: float
+    """Wall time inside the steps that were lost (seconds)."""
+    lost_cost: float
+    """What that time cost (USD)."""
     injection: InjectionView | None = None
     """The newest one, under way or over."""
     log_tail: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,6 +17,40 @@ class Progress:
     useful_s: float
     """Wall time inside steps that were not computed again (seconds)."""
     recomputed_steps: int
+    lost_s: float
+    """Wall time inside the steps that were lost (seconds)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """What a job cost so far, and what it would have cost without preemptions, on demand (USD)."""
+
+    cost: float
+    """Of all its VMs, from running to the end of each."""
+    on_demand: float | None
+    """The useful steps and one start (from running to the first step) at the on-demand price of
+    the VMs that made them. Saves are left out, so that the comparison rather flatters on demand.
+    None before the first useful step, and where no VM was spot."""
+    lost: float
+    """What the steps that were lost cost, at the price of the VMs that made them."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The steps of one attempt."""
+
+    attempt: Attempt
+    kept: int
+    lost: int
+    """Beyond where the next attempt began."""
+
+    @property
+    def kept_s(self) -> float:
+        return self.kept * (self.attempt.step_s or 0.0)
+
+    @property
+    def lost_s(self) -> float:
+        return self.lost * (self.attempt.step_s or 0.0)
 
 
 def cost(vm: VmRow, price: float, *, now: datetime) -> float:
@@ -48,16 +82,67 @@ def newest_step(attempts: Sequence[Attempt]) -> int | None:
 
 def progress(attempts: Sequence[Attempt]) -> Progress:
     """`attempts` by number. Steps of one beyond those that a later one restored were lost."""
+    shares = _shares(attempts)
+    return Progress(
+        useful_s=sum(share.kept_s for share in shares),
+        recomputed_steps=sum(share.lost for share in shares),
+        lost_s=sum(share.lost_s for share in shares),
+    )
+
+
+def bill(attempts: Sequence[Attempt], vms: Sequence[VmRow], *, now: datetime) -> Bill:
+    """`attempts` by number, `vms` all of the job's."""
+    by_id = {vm.id: vm for vm in vms}
+
+    def rate(attempt: Attempt, price: Callable[[VmRow], float]) -> float:
+        """USD a second of all places of an attempt."""
+        return sum(price(by_id[place.vm_id]) for place in attempt.places) / 3600
+
+    shares = _shares(attempts)
+    useful = sum(share.kept_s * rate(share.attempt, on_demand_price) for share in shares)
+    start = next(
+        (
+            _start_s(share.attempt, by_id) * rate(share.attempt, on_demand_price)
+            for share in shares
+            if share.attempt.first_step_at is not None
+        ),
+        0.0,
+    )
+    return Bill(
+        cost=sum(cost(vm, vm.price, now=now) for vm in vms),
+        on_demand=useful + start if useful > 0 and any(vm.spot for vm in vms) else None,
+        lost=sum(share.lost_s * rate(share.attempt, spot_price) for share in shares),
+    )
+
+
+def on_demand_price(vm: VmRow) -> float:
+    return vm.on_demand_price
+
+
+def spot_price(vm: VmRow) -> float:
+    return vm.price
+
+
+def _start_s(attempt: Attempt, vms: Mapping[str, VmRow]) -> float:
+    """From the moment its VM ran to its first step (seconds)."""
+    running_at = vms[attempt.leader.vm_id].running_at
+    if running_at is None or attempt.first_step_at is None:
+        return 0.0
+    return max(0.0, (attempt.first_step_at - running_at).total_seconds())
+
+
+def _shares(attempts: Sequence[Attempt]) -> list[_Share]:
+    """Of those that ran, by number: what of each still counts."""
     ran = [a for a in attempts if a.last_step is not None or a.restored_step is not None]
-    useful, recomputed = 0.0, 0
+    shares: list[_Share] = []
     following: int | None = None  # where the next attempt began
     floor: int | None = None  # where the lowest of all later ones began
     for attempt in reversed(ran):
         start = attempt.restored_step or 0
         last = start if attempt.last_step is None else attempt.last_step
         kept = last if floor is None else min(last, floor)
-        useful += max(0, kept - start) * (attempt.step_s or 0.0)
-        recomputed += 0 if following is None else max(0, last - following)
+        lost = 0 if following is None else max(0, last - following)
+        shares.append(_Share(attempt, max(0, kept - start), lost))
         following = start
         floor = start if floor is None else min(floor, start)
-    return Progress(useful_s=useful, recomputed_steps=recomputed)
+    return shares[::-1]

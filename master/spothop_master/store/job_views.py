@@ -26,7 +26,7 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.store import injections
-from spothop_master.store.figures import cost, current_attempt, newest_step, progress
+from spothop_master.store.figures import bill, current_attempt, newest_step, progress
 from spothop_master.store.lookup import visible_to
 from spothop_master.store.metrics import newest_metrics
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, User, VmRow
@@ -97,6 +97,8 @@ def job_detail(
         checkpoints=[checkpoint_view(checkpoint) for checkpoint in checkpoints],
         useful_s=figures.useful_s,
         recomputed_steps=figures.recomputed_steps,
+        lost_s=figures.lost_s,
+        lost_cost=bill(attempts, context.vms[job.id], now=now).lost,
         injection=injections.view(injected) if injected is not None else None,
         log_tail=log_tail,
     )
@@ -150,7 +152,7 @@ def checkpoint_view(row: Checkpoint) -> CheckpointView:
 
 def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) -> dict[str, Any]:
     attempts, vms = context.attempts[job.id], context.vms[job.id]
-    current = current_attempt(attempts)
+    current, figures = current_attempt(attempts), bill(attempts, vms, now=now)
     vm = next((vm for vm in vms if current is not None and vm.id == current.leader.vm_id), None)
     return {
         "id": job.id,
@@ -170,8 +172,8 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
             a.reason == EndReason.PREEMPTED.value or a.notice_at is not None for a in attempts
         ),
         "saves": context.saves[job.id],
-        "cost": sum(cost(vm, vm.price, now=now) for vm in vms),
-        "on_demand_cost": sum(cost(vm, vm.on_demand_price, now=now) for vm in vms),
+        "cost": figures.cost,
+        "on_demand_cost": figures.on_demand,
         "storage": _storage(job, storage_url),
         "insurance": Insurance.model_validate(job.insurance) if job.insurance else None,
     }

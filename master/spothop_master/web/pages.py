@@ -55,7 +55,7 @@ _templates.filters.update(
     moment=format.moment,
     clock=format.clock,
 )
-_templates.globals.update(between=format.between, saved=figures.saved)
+_templates.globals.update(between=format.between, saved=figures.saved, on_demand=figures.ON_DEMAND)
 
 OLD_OFFER_S = 300.0
 """From this age on, a cloud's newest answer is shown with its age."""
