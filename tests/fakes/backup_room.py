@@ -28,7 +28,10 @@ from spothop_agent.state import NoticeSeen, State, StateFile
 class Room:
     """One worker and all that it needs; made inside the running loop."""
 
-    def __init__(self, root: Path, *, backup_s: float | None = None) -> None:
+    def __init__(
+        self, root: Path, *, backup_s: float | None = None, retry_s: float = 0.001
+    ) -> None:
+        """`retry_s`: virtual seconds between two tries of a call of the storage."""
         clock, rng = LoopClock(), random.Random(1)
         paths = AgentPaths(root)
         work = assignment(root / "storage")
@@ -43,7 +46,7 @@ class Room:
             link=MasterLink("http://127.0.0.1:1", clock=clock, rng=rng),
             clock=clock,
             chaos=Chaos(POINTS),
-            retrier=StorageRetrier(rng, first_s=0.001, cap_s=0.001),
+            retrier=StorageRetrier(rng, first_s=retry_s, cap_s=retry_s),
             checkpoint_store=self.store,
             base_env={},
         )

@@ -107,8 +107,8 @@ def test_a_save_that_the_store_never_takes_does_not_hold_up_newer_ones(
     tmp_path: Path, error: StorageError
 ) -> None:
     async def scenario() -> None:
-        room = Room(tmp_path)
-        room.store.fail[10] = [error] * 1_000_000
+        room = Room(tmp_path, retry_s=0.1)
+        room.store.fail[10] = [error] * 100_000
         room.put(10)
         backups = room.worker()
         backups.look()

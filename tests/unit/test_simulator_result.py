@@ -144,7 +144,8 @@ def test_clock() -> None:
 
 
 def test_the_report_is_one_file_that_needs_no_network() -> None:
-    inputs = make({**PRESETS["thesis-117m"], "trials": 3, "name": "<b>"})
+    arms = ["static-51", "on-demand"]
+    inputs = make({**PRESETS["thesis-117m"], "policies": arms, "trials": 2, "name": "<b>"})
     text = page(run(inputs))
     assert "<script src" not in text
     assert "<b>" not in text.split("</title>")[0]
@@ -155,7 +156,7 @@ def test_the_report_is_one_file_that_needs_no_network() -> None:
 def test_the_report_has_every_table_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spothop.simulator.engine.MAX_LIVES", 500)
     given = {**PRESETS["thesis-117m"], "trials": 2}
-    text = page(run(make(given)))
+    text = page(run(make({**given, "policies": ["thesis", "static-51"]})))
     for told in ("computation", "5-95 %", "useful %", "published and simulated", "2.86"):
         assert told in text
     assert "The adaptive row lies between ours" in text
@@ -168,7 +169,7 @@ def test_the_report_has_every_table_of_the_screen(monkeypatch: pytest.MonkeyPatc
 def one_far_off(**more: object) -> Inputs:
     """The thesis's rule has no insurance: without notices it computes everything again."""
     arms = ["thesis", "notice-aware", "static-51"]
-    return make({**PRESETS["thesis-117m"], "policies": arms, "trials": 3, **more})
+    return make({**PRESETS["thesis-117m"], "policies": arms, "trials": 2, **more})
 
 
 def test_an_axis_is_logarithmic_where_one_policy_is_far_off() -> None:
