@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import leftovers
+from support import leftovers, memory_disk
 
 # No deadline, and no complaint about slow data: a slow machine is no counterexample. In CI the same
 # examples at every run, so that a red gate is about the change; at home new ones each time, so that
@@ -27,6 +27,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "home")  # noqa: TID251 
 # A run starts about a thousand Python processes. Each would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # noqa: TID251  for all of them
 sys.dont_write_bytecode = False
+
+memory_disk.use()
 
 # A shell starts background jobs with SIGINT ignored, and their children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
