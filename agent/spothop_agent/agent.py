@@ -7,7 +7,6 @@ supervisor starts the agent again, and the training process does not notice.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import shutil
@@ -42,6 +41,7 @@ from spothop_agent.master_link import LinkError, MasterLink, Refused
 from spothop_agent.notices import Acknowledge, Notices
 from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.process import Process, TrainingProcess
+from spothop_agent.reserve import Reserve
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
@@ -53,6 +53,8 @@ FINAL_SYNC_S = 1.0
 OVER_PATIENCE_S = 2.0
 """From the stop to SIGTERM on a VM that is over for the master."""
 OVER_S = 10.0
+TEND_S = 1.0
+"""How often the disk is looked after."""
 
 OK = 0
 REFUSED = 3
@@ -92,9 +94,10 @@ class Agent:
         self._open_store = open_store
         self._make_process = make_process
         self._paths = AgentPaths(Path(config.directory))
-        self._state = StateFile(self._paths.state)
+        self._reserve = Reserve(self._paths.reserve, config.reserve_bytes)
+        self._state = StateFile(self._paths.state, self._reserve.release)
         self._link = MasterLink(config.master, clock=clock, rng=rng, transport=transport)
-        self._spool = Spool(self._paths.spool, clock.boottime)
+        self._spool = Spool(self._paths.spool, clock.boottime, self._reserve.release)
         self._retrier = StorageRetrier(rng)
         self._next: Assignment | None = None
         self._news = asyncio.Event()
@@ -118,9 +121,8 @@ class Agent:
     def _note_failure(self, error: Exception) -> None:
         if self._state.known:
             log = self._paths.attempt(self._state.now.assignment.attempt).log
-            with contextlib.suppress(OSError):
-                text = f"the agent failed ({type(error).__name__}: {error}); it is started again"
-                append_line(log, text)
+            text = f"the agent failed ({type(error).__name__}: {error}); it is started again"
+            append_line(log, text)
 
     async def _run(self) -> int:
         if not self._state.load():
@@ -188,7 +190,10 @@ class Agent:
             (self._context, self._attempt),
         )
         link = self._link.run(self._spool, self._sync_request, self._on_directives)
-        lasting = [asyncio.create_task(c) for c in (self._attempts(), self._notices.run())]
+        lasting = [
+            asyncio.create_task(c)
+            for c in (self._attempts(), self._notices.run(), self._tend_disk())
+        ]
         ends = [
             asyncio.create_task(c)
             for c in (self._released.wait(), self._link.over.wait(), self.leave.wait())
@@ -215,6 +220,16 @@ class Agent:
             self._state.assign(assignment)
             self._begin()
             self._notices.hand_over(self._context, self._attempt)
+
+    async def _tend_disk(self) -> None:
+        """Write what a full disk has not taken, and keep the reserve; for ever."""
+        while True:
+            self._state.flush()
+            self._spool.flush()
+            self._reserve.tend()
+            for text in self._reserve.news():
+                self._context.tell_user(text, level="warning")
+            await asyncio.sleep(TEND_S)
 
     async def _over(self) -> None:
         """Released, or over for the master: nothing may go on running."""

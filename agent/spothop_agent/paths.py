@@ -1,6 +1,6 @@
 """Where everything lies on the VM's disk, and how a file there is replaced.
 
-<agent dir>/state.json, spool/, lib/spothop -> the client package
+<agent dir>/state.json, spool/, reserve, lib/spothop -> the client package
 <agent dir>/attempts/<n>/work/    the job's directory
 <agent dir>/attempts/<n>/run/     $SPOTHOP_RUN_DIR: pipes, outbox, exit.json
 <agent dir>/attempts/<n>/log      output of setup and of the process
@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,10 @@ class AgentPaths:
         return self.root / "spool"
 
     @property
+    def reserve(self) -> Path:
+        return self.root / "reserve"
+
+    @property
     def lib(self) -> Path:
         return self.root / "lib"
 
@@ -85,13 +90,18 @@ def write_atomic(path: Path, data: bytes, *, sync: bool = False, mode: int = 0o6
 
     Without `sync` the content survives the death of the process but not of the VM; that is enough
     for everything that is worth nothing without its VM, and a sync may block for seconds while a
-    checkpoint is being written to the same disk.
+    checkpoint is being written to the same disk. Raises OSError; `path` is then as it was.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(aside, path)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()  # half of it takes room, and nobody else would remove it
+        raise

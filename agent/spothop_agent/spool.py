@@ -12,6 +12,7 @@ ever dropped. Ages are counted by CLOCK_BOOTTIME, so that a step of the wall clo
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from spothop.wire import AnyReport, Envelope, MetricsReport, StepsReport
 from spothop_agent.coalesce import Progress
 from spothop_agent.paths import write_atomic
+from spothop_agent.reserve import MakeRoom, no_room, with_room
 
 KEYS = 256
 """How many of the newest keys are remembered."""
@@ -51,10 +53,13 @@ class Record(BaseModel):
 class Spool:
     """Not thread-safe: used from the event loop only."""
 
-    def __init__(self, directory: Path, boottime: Callable[[], float]) -> None:
+    def __init__(
+        self, directory: Path, boottime: Callable[[], float], make_room: MakeRoom = no_room
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "journal"
         self._boottime = boottime
+        self._make_room = make_room
         self._records: list[Record] = []
         self._keys: list[str] = []
         self._acked = 0
@@ -103,6 +108,11 @@ class Spool:
         self._records = [record for record in self._records if record.seq > seq]
         self._rewrite()
 
+    def flush(self) -> None:
+        """Write what the disk has not taken; harmless at any time."""
+        if self._file is None:
+            self._rewrite()
+
     def _record(
         self, ahead: int, attempt: int, made: float, report: AnyReport, key: str | None
     ) -> Record:
@@ -133,21 +143,25 @@ class Spool:
             written = os.write(self._file, data)
         except OSError as error:
             self._behind(error)
-            return
-        if written < len(data):
-            self._behind(OSError("short write"))
+        else:
+            if written == len(data):
+                return
+            self._behind(OSError(errno.ENOSPC, "short write"))
+        if self._make_room():
+            self._rewrite()
 
     def _behind(self, error: OSError) -> None:
         """A full disk: go on in memory, and write the whole journal at the next chance."""
-        _log.warning("spool %s: %s; reports are kept in memory for now", self._path, error)
         if self._file is not None:
+            _log.warning("spool %s: %s; reports are kept in memory for now", self._path, error)
             os.close(self._file)
         self._file = None
 
     def _rewrite(self) -> None:
         head = json.dumps({"acked": self._acked, "keys": self._keys}).encode() + b"\n"
         try:
-            write_atomic(self._path, head + b"".join(_line(r) for r in self._records))
+            data = head + b"".join(_line(r) for r in self._records)
+            with_room(lambda: write_atomic(self._path, data), self._make_room)
             if self._file is not None:
                 os.close(self._file)
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)

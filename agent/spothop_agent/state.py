@@ -1,11 +1,16 @@
 """What the agent must know again after a restart: `state.json`, replaced whole at every change.
 
+The truth is in memory: a disk that takes nothing (full, or read-only) must not end the agent, least
+of all at a notice. Then the file is behind, and written as soon as the disk takes it again. An
+agent that dies meanwhile goes on from an older state, as if it had died earlier.
+
 The session is in there before it is first used: the join token works only once, so a session that
 is lost is a VM that is lost. The order of phases is the order of `Phase`.
 """
 
 from __future__ import annotations
 
+import logging
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,9 @@ from spothop.wire import Assignment, SaveKind
 from spothop_agent.notice_states import NOTICES, NoticeEvent, NoticeState
 from spothop_agent.outbox import Saved
 from spothop_agent.paths import write_atomic
+from spothop_agent.reserve import MakeRoom, no_room, with_room
+
+_log = logging.getLogger(__name__)
 
 
 class Phase(IntEnum):
@@ -122,11 +130,14 @@ class State(BaseModel):
 
 
 class StateFile:
-    """The state in memory and on disk, always the same."""
+    """The state in memory, and on disk where the disk takes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, make_room: MakeRoom = no_room) -> None:
         self._path = path
+        self._make_room = make_room
         self._state: State | None = None
+        self._behind_sync: bool | None = None
+        """The file is older than the memory; whether what is missing was to be synced."""
 
     def load(self) -> bool:
         """True when there is a state from before. Raises ValueError when it cannot be read."""
@@ -154,9 +165,26 @@ class StateFile:
         self._write(self.now.model_copy(update=changes), sync=False)
 
     def _write(self, state: State, *, sync: bool) -> None:
-        data = state.model_dump_json().encode()
-        write_atomic(self._path, data, sync=sync, mode=0o600)  # the session is a secret
         self._state = state
+        sync = sync or self._behind_sync is True
+        data = state.model_dump_json().encode()
+        try:
+            with_room(
+                # The session is a secret.
+                lambda: write_atomic(self._path, data, sync=sync, mode=0o600),
+                self._make_room,
+            )
+        except OSError as error:
+            if self._behind_sync is None:
+                _log.warning("%s: %s; the state is kept in memory for now", self._path, error)
+            self._behind_sync = sync
+        else:
+            self._behind_sync = None
+
+    def flush(self) -> None:
+        """Write what the disk has not taken; harmless at any time."""
+        if self._behind_sync is not None:
+            self._write(self.now, sync=False)
 
     def assign(self, assignment: Assignment) -> None:
         """Begin a new attempt on this VM; the notice stays."""

@@ -16,6 +16,7 @@ from spothop.checkpoints import BadEntry, Chain, Entry
 from spothop.storage import open_store
 from spothop.wire import StorageSpec
 from support.counter import check_result, steps_in_log
+from support.disks import small_disk
 from support.faults import STEPS, FaultyMachine, hopper, prefixed
 from support.machine import Machine
 from support.require import may_mount, need_mounts
@@ -224,17 +225,6 @@ def away_at_a_restore(machine: FaultyMachine, name: str, folder: Path, *, point:
 
 
 # --- disks --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "spothop-test", str(folder)]
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 FILLS = """

@@ -27,6 +27,7 @@ from spothop.wire import (
     FenceDirective,
     Insurance,
     InsuranceDirective,
+    MessageReport,
     NoticeReport,
     PhaseReport,
     ReleaseDirective,
@@ -348,5 +349,22 @@ def test_a_failure_before_the_join_has_no_log_to_go_into(tmp_path: Path) -> None
         vm.paths.state.write_text("{")
         with pytest.raises(ValueError, match="JSON"):
             await vm.agent().run()
+
+    play(scenario)
+
+
+def test_a_released_reserve_is_told_to_the_user(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path)
+        agent = vm.agent()
+        assert vm.paths.reserve.stat().st_size == vm.config.reserve_bytes
+        running = await vm.training(agent)
+        agent._reserve.release()
+        await until(lambda: len(vm.master.reports(MessageReport)) == 2)  # it has room again at once
+        first, second = vm.master.reports(MessageReport)
+        assert "the disk is full" in first.text
+        assert "has room again" in second.text
+        vm.direct(ReleaseDirective())
+        await running
 
     play(scenario)

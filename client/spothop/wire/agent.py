@@ -116,6 +116,10 @@ class AgentConfig(Strict):
     metadata: str = "http://169.254.169.254"
     directory: str
     """The agent's own directory on the VM's disk."""
+    reserve_bytes: int = Field(4 << 20, ge=0)
+    """Of that disk, kept for the agent's own files when it is full; 0 for none. State and journal
+    are replaced whole, so each needs room for two: 0.7 MB of state (scripts and variables of a job
+    are limited to that) and as much of unsent reports (a few thousand)."""
 
 
 class LogReply(Strict):
