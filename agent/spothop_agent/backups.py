@@ -196,9 +196,12 @@ class Backups:
     def _ordered(self) -> list[Entry]:
         return [self._queue[name] for name in sorted(self._queue)]
 
-    def _plan(self) -> outbox.Plan:
+    def _left_s(self) -> float | None:
+        """To the announced end of this VM; None without a notice. From any thread."""
         notice = self._context.state.notice
-        left_s = None if notice is None else notice.deadline - self._context.now()
+        return None if notice is None else notice.deadline - self._context.now()
+
+    def _plan(self) -> outbox.Plan:
         current = None
         if self._current is not None:
             current = outbox.Upload(id=self._current.id, done=self._done_bytes)
@@ -206,7 +209,7 @@ class Backups:
             self._stalled_s[current.id] = max(hung_s, self._stalled_s.get(current.id, 0.0))
         return outbox.plan(
             [entry for entry in self._ordered() if entry.id not in self._passed],
-            left_s=left_s,
+            left_s=self._left_s(),
             backup_s=self._saves.backup_s,
             bytes_per_s=self._bytes_per_s,
             current=current,
@@ -384,7 +387,7 @@ class Backups:
             abort.check()
 
         began = self._context.now()
-        upload = asyncio.to_thread(store.upload, entry, on_progress)
+        upload = asyncio.to_thread(store.upload, entry, on_progress, abort.check, self._left_s)
         files = await abort.unless(asyncio.create_task(upload))
         self._bytes_per_s = max(entry.size, 1) / max(self._context.now() - began, 1e-3)
         chaos.reach("after_upload")

@@ -124,10 +124,16 @@ class CheckpointStore:
         return self._chain.find(self._assignment.attempt, backup)
 
     def upload(
-        self, accepted: Accepted, on_progress: Callable[[int, int], None]
+        self,
+        accepted: Accepted,
+        on_progress: Callable[[int, int], None],
+        still_wanted: Callable[[], object] = lambda: None,
+        left_s: Callable[[], float | None] = lambda: None,
     ) -> list[FileRecord]:
-        """Data first: nothing refers to it yet. `on_progress` may raise to end it."""
-        from spothop.checkpoints import upload
+        """Data first: nothing refers to it yet. What an earlier call has sent is not sent again.
+        `on_progress` and `still_wanted` may raise to end it; the latter is called from time to time
+        whatever hangs. `left_s`: to this VM's announced end, None without a notice."""
+        from spothop.checkpoints import Journal, upload
 
         meta = accepted.meta
         return upload(
@@ -139,6 +145,9 @@ class CheckpointStore:
             accepted.payload,
             on_progress=on_progress,
             upload_id=accepted.id,
+            journal=Journal(accepted.journal),
+            still_wanted=still_wanted,
+            left_s=left_s,
         )
 
     def commit(

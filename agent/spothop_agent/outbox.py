@@ -61,6 +61,11 @@ class Entry:
     def payload(self) -> Path:
         return self.folder / "payload" / self.meta.name
 
+    @property
+    def journal(self) -> Path:
+        """What of the payload is in the store; it goes with the entry."""
+        return self.folder / "uploaded.jsonl"
+
     def remove(self) -> None:
         """Out of sight in one step, so that a crash in the middle leaves no torn entry."""
         aside = self.folder.with_name(f".gone-{self.id}")

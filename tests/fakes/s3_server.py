@@ -86,6 +86,7 @@ class S3Server:
         """Before each answer."""
         self._faults: list[Fault] = []
         self._uploads: dict[str, _Upload] = {}
+        self._etags: dict[str, tuple[bytes, str]] = {}
         self._lock = threading.RLock()
         self._released = threading.Event()
         self._server = _Http(("127.0.0.1", 0), _Handler)
@@ -200,7 +201,10 @@ class S3Server:
         if asked.key not in self.objects:
             return error(404, "NoSuchKey")
         data = self.objects[asked.key]
-        headers = {"ETag": _etag(data), "Last-Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}
+        headers = {
+            "ETag": self._etag_of(asked.key, data),
+            "Last-Modified": "Sun, 22 Nov 2026 00:00:00 GMT",
+        }
         wanted = asked.headers.get("range", "")
         if not wanted.startswith("bytes="):
             return Answer(200, data, headers)
@@ -257,9 +261,16 @@ class S3Server:
         data = self.objects[key]
         return (
             f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size>"
-            f"<ETag>{escape(_etag(data))}</ETag>"
+            f"<ETag>{escape(self._etag_of(key, data))}</ETag>"
             "<LastModified>2026-11-22T00:00:00.000Z</LastModified></Contents>"
         )
+
+    def _etag_of(self, key: str, data: bytes) -> str:
+        """Computed once for each content: ranges of a large object are asked for one by one."""
+        known = self._etags.get(key)
+        if known is None or known[0] is not data:
+            known = self._etags[key] = (data, _etag(data))
+        return known[1]
 
     def _begin(self, asked: Asked, query: dict[str, str], body: bytes) -> Answer:
         upload = uuid.uuid4().hex

@@ -57,7 +57,11 @@ class ScriptedStore(CheckpointStore):
         return self.there.get(backup)
 
     def upload(
-        self, accepted: Accepted, on_progress: Callable[[int, int], None]
+        self,
+        accepted: Accepted,
+        on_progress: Callable[[int, int], None],
+        still_wanted: Callable[[], object] = lambda: None,
+        left_s: Callable[[], float | None] = lambda: None,
     ) -> list[FileRecord]:
         step = accepted.meta.step
         self.uploads.append(step)

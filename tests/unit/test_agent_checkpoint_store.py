@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.agent_vm import JOB, assignment
+from fakes.s3_server import FOR_EVER, Fault, S3Server
 from spothop.checkpoints import Chain, Entry, Fenced, upload
 from spothop.storage import ObjectMissing, StorageUnavailable, open_store
 from spothop.wire import InitFrom, SaveKind, StorageSpec
@@ -182,3 +183,39 @@ def test_data_of_the_user_is_fetched(folder: Path, work: Path, tmp_path: Path) -
     (data / "a").write_text("a")
     assert store(folder).fetch_data(data.as_uri(), work / "data" / "x") == 1
     assert (work / "data" / "x" / "a").read_text() == "a"
+
+
+def test_an_agent_that_was_started_again_sends_only_what_is_missing(
+    folder: Path, work: Path, tmp_path: Path
+) -> None:
+    backup = accepted(tmp_path / "outbox", 7)
+    backup.payload.write_bytes(bytes(20_000_000))  # three parts
+    with S3Server() as s3:
+
+        def opened() -> CheckpointStore:
+            work_of = assignment(folder).model_copy(update={"storage": s3.spec()})
+            return CheckpointStore(work_of, first=True)
+
+        landed: list[int] = []
+
+        def killed_at_the_end() -> None:
+            if s3.count("PutObject", "*/000001") and len(landed) == 2:
+                raise KeyError("killed")
+
+        s3.add(Fault(operation="PutObject", key="*/000001", stall=True, times=FOR_EVER))
+        with pytest.raises(KeyError):
+            opened().upload(backup, lambda done, _: landed.append(done), killed_at_the_end)
+        s3.heal()
+        before, mine = len(s3.asked), opened()
+        mine.fence()
+        files = mine.upload(backup, ignore)
+        sent = [asked.key[-6:] for asked in s3.asked[before:] if "/data/" in asked.key]
+        assert sent == ["000001"]
+        mine.commit(backup, files, None)
+        assert opened().restore(work, fence=99, on_progress=ignore).step == 7
+        assert (work / "c").stat().st_size == 20_000_000
+        before = len(s3.asked)
+        assert opened().upload(backup, ignore) == files
+        assert len(s3.asked) == before
+    backup.remove()
+    assert not list((tmp_path / "outbox").iterdir())

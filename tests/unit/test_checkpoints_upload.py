@@ -39,8 +39,9 @@ def send(store: ObjectStore, source: Path, **more: object) -> dict[str, str]:
     records = recorded(store, source, **more)
     for record in records:
         if record.key:
-            assert hashlib.sha256(store.get(record.key)).hexdigest() == record.sha256
-            assert store.size(record.key) == record.size
+            parts = [store.get(key) for key, _ in record.objects()]
+            assert hashlib.sha256(b"".join(parts)).hexdigest() == record.sha256
+            assert [len(part) for part in parts] == [size for _, size in record.objects()]
             assert record.key.startswith("jobs/j/data/7-1-periodic/")
     return {record.path: record.sha256 for record in records}
 

@@ -24,7 +24,7 @@ from spothop.storage import (
     probe,
 )
 from spothop.storage.mapping import translate
-from spothop.storage.remote import MAX_PARTS, SMALLEST_PART, in_flight, part_size
+from spothop.storage.remote import MAX_PARTS, PART, in_flight, part_size
 from spothop.wire import StorageSpec
 
 MIB = 1 << 20
@@ -159,7 +159,7 @@ def test_probe_names_the_step_the_url_and_the_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 16 * MIB, 156 * 1024 * MIB, 160_000 * MIB, 10**12, 5 * 10**12])
 def test_parts_suffice_and_memory_is_bounded(size: int) -> None:
     part = part_size(size)
-    assert part >= SMALLEST_PART
+    assert part >= PART
     assert part % MIB == 0
     assert -(-size // part) <= MAX_PARTS
     if size <= 480 * 1024 * MIB:

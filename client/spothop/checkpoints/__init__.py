@@ -4,6 +4,7 @@
     entry.py     one chain entry and its JSON
     chain.py     `Chain`: fence, commit, read
     parallel.py  progress; small transfers at once
+    journal.py   what of an upload is durable, also over a restart of the agent
     upload.py    `upload`: a file or directory to data objects, before the commit
     restore.py   `restore`: the newest intact checkpoint back to its place
     prune.py     `to_prune` (pure) and `prune`
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn
 from spothop.checkpoints.entry import BadEntry, Entry, FileRecord
+from spothop.checkpoints.journal import Journal
 from spothop.checkpoints.prune import prune, to_prune
 from spothop.checkpoints.restore import Restored, restore
 from spothop.checkpoints.transfer import (
@@ -35,6 +37,7 @@ __all__ = [
     "Entry",
     "Fenced",
     "FileRecord",
+    "Journal",
     "NotFencedIn",
     "Restored",
     "download_outputs",

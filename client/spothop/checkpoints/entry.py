@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from spothop.storage.base import part_key, parts_of
 from spothop.wire import SaveKind
 
-FORMAT = 1
-"""Version inside the JSON; an entry of a newer one counts as unreadable."""
+FORMAT, PARTS = 1, 2
+"""Version inside the JSON: the second with a file in parts, which whoever knows only the first must
+not take for a missing file. An entry of a newer version counts as unreadable."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,23 @@ class FileRecord:
     """Where a symbolic link leads, relative to its own folder and inside the saved directory; a
     link has no key. Empty for files and directories."""
 
+    part: Annotated[int, Field(ge=0)] = 0
+    """Bytes of each of the objects that hold the file (`storage.part_key`), the last one may have
+    fewer; 0: one object, at `key`."""
+
     @property
     def is_folder(self) -> bool:
         return self.path.endswith("/")
+
+    def objects(self) -> Iterator[tuple[str, int]]:
+        """Keys and sizes of what holds the file; nothing for directories and links."""
+        if not self.key:
+            return
+        if not self.part:
+            yield self.key, self.size
+            return
+        for index in range(parts_of(self.size, self.part)):
+            yield part_key(self.key, index), min(self.part, self.size - index * self.part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +83,8 @@ class Entry:
 
     def to_json(self) -> str:
         kind = self.kind.value if self.kind else None
-        return json.dumps({"v": FORMAT, **asdict(self), "kind": kind}, indent=1) + "\n"
+        version = PARTS if any(record.part for record in self.files) else FORMAT
+        return json.dumps({"v": version, **asdict(self), "kind": kind}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
@@ -77,8 +95,8 @@ class Entry:
             raise ValueError("nested too deeply") from error
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
-        if data.get("v") != FORMAT:
-            raise ValueError(f"format {data.get('v')!r}; this version reads {FORMAT}")
+        if data.get("v") not in (FORMAT, PARTS):
+            raise ValueError(f"format {data.get('v')!r}; this version reads {FORMAT} and {PARTS}")
         try:
             return _ADAPTER.validate_python(data)
         except ValidationError as error:

@@ -75,7 +75,7 @@ def prune(store: ObjectStore, job: str, keep: int, *, chain: Chain | None = None
     going -= _keys(entry for entry in _checkpoints(entries) if entry.n not in gone_numbers)
     store.delete(sorted((going | _leftovers(entries, present)) & present.keys()))
     _discard_partial(store, job, entries)
-    return [entry for entry in gone if any(record.key in present for record in entry.files)]
+    return [entry for entry in gone if not present.keys().isdisjoint(_keys([entry]))]
 
 
 def _checkpoints(entries: Iterable[AnyEntry]) -> list[Entry]:
@@ -83,7 +83,7 @@ def _checkpoints(entries: Iterable[AnyEntry]) -> list[Entry]:
 
 
 def _keys(entries: Iterable[Entry]) -> set[str]:
-    return {record.key for entry in entries for record in entry.files}
+    return {key for entry in entries for record in entry.files for key, _ in record.objects()}
 
 
 def _not_whole(entries: Iterable[AnyEntry], present: Mapping[str, int]) -> set[int]:
@@ -91,7 +91,7 @@ def _not_whole(entries: Iterable[AnyEntry], present: Mapping[str, int]) -> set[i
     return {
         entry.n
         for entry in _checkpoints(entries)
-        if any(present.get(record.key) != record.size for record in entry.files if record.key)
+        if any(present.get(key) != size for record in entry.files for key, size in record.objects())
     }
 
 

@@ -210,7 +210,14 @@ def fetch_file(
     if not keys.is_key(record.key):
         raise Damaged(f"{record.path!r} has an impossible key {which}")
     try:
-        found = store.fetch(record.key, place, size=record.size, on_bytes=progress.add, sync=sync)
+        found = store.fetch(
+            record.key,
+            place,
+            size=record.size,
+            on_bytes=progress.add,
+            sync=sync,
+            part=record.part,
+        )
         if found.size != record.size:
             raise Damaged(
                 f"{record.path!r} has {found.size} bytes instead of {record.size} {which}"

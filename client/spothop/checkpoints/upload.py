@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import threading
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spothop.checkpoints import keys
 from spothop.checkpoints.entry import FileRecord
+from spothop.checkpoints.journal import Journal, Seen
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
-from spothop.storage import ObjectStore, SourceChanged, UnsafePath
+from spothop.storage import ObjectStore, Piece, SourceChanged, UnsafePath
 from spothop.wire import SaveKind
 
 OnSkipped = Callable[[str], None]
@@ -43,49 +46,173 @@ def upload(
     *,
     on_progress: OnProgress | None = None,
     upload_id: str | None = None,
+    journal: Journal | None = None,
+    still_wanted: Callable[[], object] = lambda: None,
+    left_s: Callable[[], float | None] = lambda: None,
 ) -> list[FileRecord]:
     """Upload `source`; when this returns, every object is durable.
 
     The same `upload_id` (such as the id in the outbox) writes the same keys again, so that a
-    repeated upload replaces a broken one; two saves of one step must have different ones. Raises
-    `SourceChanged`, `UnsafePath` and the errors of storage; nothing is retried here.
+    repeated upload replaces a broken one, and sends only what is not in its `journal`; two saves
+    of one step must have different ones. `still_wanted` is called from time to time and may raise;
+    `left_s` is the time to this VM's announced end, None without a notice. Raises `SourceChanged`,
+    `UnsafePath` and the errors of storage; nothing is retried here.
     """
     folder = (
         f"{keys.data_folder(job, step, attempt, kind)}/{keys.quote(upload_id or uuid.uuid4().hex)}"
     )
     sources = list_sources(source, keep_links=True)
     progress = Progress(on_progress, sum(item.size for item in sources))
-    records: dict[str, FileRecord] = {}
+    work = _Upload(store, folder, progress, journal or Journal())
+    if store.part_size(0):
+        store.send_pieces(
+            work.pieces(sources), on_sent=work.sent, still_wanted=still_wanted, left_s=left_s
+        )
+        work.check_unchanged()
+    else:
+        for_each(sources, work.send_whole, lambda item: item.size)
+    return [work.records[item.path] for item in sources]
 
-    def send(item: Source) -> None:
-        key = "" if item.file is None else f"{folder}/{keys.quote(item.path)}"
-        records[item.path] = send_file(store, key, item, progress)
 
-    for_each(sources, send, lambda item: item.size)
-    return [records[item.path] for item in sources]
+class _Upload:
+    """One tree on its way; `records` are complete when all of it is sent."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, progress: Progress, journal: Journal
+    ) -> None:
+        self.records: dict[str, FileRecord] = {}
+        self._store = store
+        self._folder = folder
+        self._progress = progress
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._seen: dict[str, Seen] = {}  # by key, of what is under way
+        self._read: list[tuple[Path, int, Seen]] = []
+
+    def send_whole(self, item: Source) -> None:
+        """In any thread."""
+        key = self._key(item)
+        if item.file is not None:
+            seen = Seen.of(_stat(item.file))
+            if (sha256 := self._journal.sent(key, seen)) is not None:
+                self.records[item.path] = FileRecord(item.path, item.size, sha256, key)
+                self._progress.add(item.size)
+                return
+        record = send_file(self._store, key, item, self._progress)
+        self.records[item.path] = record
+        if item.file is not None:
+            with self._lock:
+                self._journal.add(key, seen, record.sha256)
+
+    def pieces(self, sources: Iterable[Source]) -> Iterator[Piece]:
+        """What is to be sent, read when it is asked for; nothing is read twice."""
+        for item in sources:
+            if item.file is None:
+                self.records[item.path] = FileRecord(item.path, 0, EMPTY_SHA256, "", item.link)
+            else:
+                yield from self._pieces_of(item, item.file)
+
+    def _pieces_of(self, item: Source, file: Path) -> Iterator[Piece]:
+        key, part = self._key(item), self._store.part_size(item.size)
+        seen = Seen.of(_stat(file))
+        record = FileRecord(item.path, item.size, "", key, part=part if item.size > part else 0)
+        objects = list(record.objects())
+        noted = [self._journal.sent(name, seen) for name, _ in objects]
+        if (last := noted[-1]) is not None and None not in noted:
+            self.records[item.path] = replace(record, sha256=last)
+            self._progress.add(item.size)
+            return
+        digest = hashlib.sha256()
+        with _reading(file) as source:
+            for (name, size), before in zip(objects, noted, strict=True):
+                data = _read(file, source, size)
+                digest.update(data)
+                until_here = digest.copy().hexdigest()
+                if before is None:
+                    self._seen[name] = seen
+                    yield Piece(name, data, until_here)
+                elif before == until_here:
+                    self._progress.add(size)
+                else:
+                    raise _changed(file, item.size, seen.size)
+        self._read.append((file, item.size, seen))
+        self.records[item.path] = replace(record, sha256=digest.hexdigest())
+
+    def sent(self, piece: Piece) -> None:
+        self._journal.add(piece.key, self._seen.pop(piece.key), piece.sha256)
+        self._progress.add(len(piece.data))
+
+    def check_unchanged(self) -> None:
+        """Whoever writes to a file while it is sent may do so between two others of one save."""
+        for file, size, seen in self._read:
+            _check_unchanged(file, size, seen)
+
+    def _key(self, item: Source) -> str:
+        return "" if item.file is None else f"{self._folder}/{keys.quote(item.path)}"
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[int]:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read(file: Path, handle: int, size: int) -> bytes:
+    """Exactly so many bytes. Raises `SourceChanged`."""
+    blocks, left = [], size
+    while left:
+        try:
+            block = os.read(handle, left)
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        if not block:
+            raise SourceChanged(
+                f"{str(file)!r} became shorter during its upload",
+                hint="save under another name and hand that to backup()",
+            )
+        blocks.append(block)
+        left -= len(block)
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def send_file(store: ObjectStore, key: str, item: Source, progress: Progress) -> FileRecord:
     """Upload one file to `key`. Empty folders and links send nothing. Raises `SourceChanged`."""
     if item.file is None:
         return FileRecord(item.path, 0, EMPTY_SHA256, "", item.link)
-    before = _stat(item.file)
+    before = Seen.of(_stat(item.file))
     sha256 = store.send(key, item.file, size=item.size, on_bytes=progress.add)
-    after = _stat(item.file)
-    if (item.size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise SourceChanged(
-            f"{str(item.file)!r} changed during its upload: {item.size} bytes before, "
-            f"{after.st_size} after",
-            hint="save under another name and hand that to backup()",
-        )
+    _check_unchanged(item.file, item.size, before)
     return FileRecord(item.path, item.size, sha256, key)
+
+
+def _check_unchanged(file: Path, size: int, before: Seen) -> None:
+    after = Seen.of(_stat(file))
+    if after != before or after.size != size:
+        raise _changed(file, size, after.size)
+
+
+def _changed(file: Path, before: int, after: int) -> SourceChanged:
+    return SourceChanged(
+        f"{str(file)!r} changed during its upload: {before} bytes before, {after} after",
+        hint="save under another name and hand that to backup()",
+    )
+
+
+def _unreadable(file: Path, error: OSError) -> SourceChanged:
+    return SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}")
 
 
 def _stat(file: Path) -> os.stat_result:
     try:
         return file.stat()
     except OSError as error:
-        raise SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}") from error
+        raise _unreadable(file, error) from error
 
 
 def list_sources(

@@ -6,13 +6,15 @@ codes.py     what the error codes of three providers mean
 mapping.py   the only place that knows obstore's and the system's errors
 folder.py    `file://`: durable (synced) writes into a folder, standard library only
 hashing.py   SHA-256 beside a transfer
+window.py    how many requests at once, and when one is late (pure)
+sending.py   pieces of files, several at once; a late one a second time
 remote.py    every other URL, through obstore
 opening.py   `open_store`, `check_url` and `probe`
 """
 
 from __future__ import annotations
 
-from spothop.storage.base import Fetched, ObjectInfo, ObjectStore
+from spothop.storage.base import Fetched, ObjectInfo, ObjectStore, Piece, part_key
 from spothop.storage.errors import (
     NothingRestores,
     ObjectExists,
@@ -37,6 +39,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectMissing",
     "ObjectStore",
+    "Piece",
     "RemoteStore",
     "SourceChanged",
     "StorageBadUrl",
@@ -47,5 +50,6 @@ __all__ = [
     "UnsafePath",
     "check_url",
     "open_store",
+    "part_key",
     "probe",
 ]

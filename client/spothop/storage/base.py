@@ -29,6 +29,27 @@ class Fetched:
     size: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A small file, or one part of a large one, in memory and on its way."""
+
+    key: str
+    data: bytes
+    sha256: str
+    """Of the file from its beginning to the end of this piece."""
+
+
+def part_key(key: str, index: int) -> str:
+    """Where the part `index` (from 0) of the file at `key` lies, when it is stored in parts. No
+    object has the name `key` itself then."""
+    return f"{key}/{index:06d}"
+
+
+def parts_of(size: int, part: int) -> int:
+    """In how many objects `size` bytes lie, of `part` bytes each; 1 where `part` is 0."""
+    return max(1, -(-size // part)) if part else 1
+
+
 class ObjectStore(Protocol):
     """A bucket, or a prefix of one.
 
@@ -62,11 +83,37 @@ class ObjectStore(Protocol):
     def size(self, key: str) -> int:
         """Size in bytes. `ObjectMissing` when there is none."""
 
+    def part_size(self, size: int) -> int:
+        """Bytes of each of the objects in which a file of `size` bytes is best stored, to be sent
+        with `send_pieces`; 0: in one object, with `send`."""
+
+    def send_pieces(
+        self,
+        pieces: Iterator[Piece],
+        *,
+        on_sent: Callable[[Piece], None],
+        still_wanted: Callable[[], object],
+        left_s: Callable[[], float | None],
+    ) -> None:
+        """Write objects, over old ones too, several at once; each is asked for when there is room.
+
+        `on_sent` is called in the caller's thread when one is durable. `still_wanted` is called
+        several times a second and may raise: that ends it, whatever hangs. `left_s` is the time
+        to the announced end of this VM; None without a notice.
+        """
+
     def fetch(
-        self, key: str, file: Path, *, size: int, on_bytes: OnBytes, sync: bool = True
+        self,
+        key: str,
+        file: Path,
+        *,
+        size: int,
+        on_bytes: OnBytes,
+        sync: bool = True,
+        part: int = 0,
     ) -> Fetched:
         """Copy the first `size` bytes into a new file, synced or not, in one request where `size`
-        is small.
+        is small. With `part`, what lies in objects of so many bytes below `key` (`part_key`).
 
         OSErrors of the new file (it exists, the disk is full) pass through unchanged.
         """

@@ -134,3 +134,11 @@ def write_all(handle: int, block: Block) -> None:
     rest = memoryview(block)
     while rest:
         rest = rest[os.write(handle, rest) :]
+
+
+def write_at(handle: int, block: Block, place: int) -> None:
+    """pwrite(2) until every byte is out."""
+    rest = memoryview(block)
+    while rest:
+        count = os.pwrite(handle, rest, place)
+        rest, place = rest[count:], place + count

@@ -1,43 +1,60 @@
 """Every store but a folder, through obstore.
 
-Memory while one object is written or read stays under about 100 MiB: `part_size` x (parts in flight
-+ 1). Only objects above 480 GiB need more, because their parts have to grow (10,000 at most).
-obstore aborts a multipart upload that fails; one whose process is killed stays behind and costs
-money until a lifecycle rule of the bucket ends it (AbortIncompleteMultipartUpload on S3).
+Checkpoints go as pieces (`send_pieces`): a file of more than `PART` bytes becomes several objects.
+Why not a multipart upload: obstore (0.12) shows neither its id nor the tags of its parts, so it
+cannot be gone on with after an error or by an agent that was started again, its parts cannot be
+sent twice, and one whose process is killed stays behind and costs money until a lifecycle rule
+of the bucket ends it. Pieces have none of that: each is durable by itself, and those that no chain
+entry names are pruned.
+
+What people read by other means (a job's outputs) goes whole (`send`), by obstore's multipart
+upload. obstore aborts one that fails; for one whose process is killed a bucket needs the rule
+(AbortIncompleteMultipartUpload on S3).
+
+Memory while something is written or read stays under about 60 MiB.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
-from obstore import exceptions as obs
 from obstore.store import ObjectStore as AnyObstore
 
-from spothop.storage.base import MIB, Block, Fetched, ObjectInfo, OnBytes
+from spothop.storage.base import MIB, Block, Fetched, ObjectInfo, OnBytes, Piece, part_key
 from spothop.storage.codes import status_of
-from spothop.storage.errors import ObjectMissing, SourceChanged
-from spothop.storage.hashing import Hasher, write_all
+from spothop.storage.errors import ObjectMissing, SourceChanged, StorageError
+from spothop.storage.hashing import Hasher, write_at
 from spothop.storage.mapping import mapped
+from spothop.storage.sending import Sending
+from spothop.storage.window import Patience, Window
 
-SMALLEST_PART = 16 * MIB
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+PART = 8 * MIB
 NO_SUCH_RANGE = 416
 MAX_PARTS = 10_000
 """S3 multipart limits: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _IN_FLIGHT = 4
 _READ_BLOCK = 2 * MIB
-_BUDGET = 80 * MIB
+_CHUNK = 1 * MIB
+_BUDGET = 48 * MIB
 _BULK = 1000  # keys in one DeleteObjects request of S3
 
 
-def part_size(size: int) -> int:
-    """Bytes a part of an object of `size` bytes: whole MiB, so that 10,000 parts are enough."""
-    return max(SMALLEST_PART, -(-size // (MAX_PARTS * MIB)) * MIB)
+def part_size(size: int, least: int = PART) -> int:
+    """Bytes a part of an object of `size` bytes: whole MiB where more than `least`, so that 10,000
+    parts are enough."""
+    return least if size <= least * MAX_PARTS else max(least, -(-size // (MAX_PARTS * MIB)) * MIB)
 
 
 def in_flight(part: int) -> int:
@@ -48,9 +65,20 @@ def in_flight(part: int) -> int:
 class RemoteStore:
     """An `ObjectStore` over any store of obstore; `url` is what messages show."""
 
-    def __init__(self, store: AnyObstore, url: str) -> None:
+    def __init__(
+        self,
+        store: AnyObstore,
+        url: str,
+        *,
+        part: int = PART,
+        patience: Patience | None = None,
+        window: Callable[[], Window] = lambda: Window(_BUDGET),
+    ) -> None:
         self._store = store
         self._url = url
+        self._part = part
+        self._patience = patience or Patience()
+        self._window = window
 
     @property
     def url(self) -> str:
@@ -67,7 +95,7 @@ class RemoteStore:
     def send(self, key: str, file: Path, *, size: int, on_bytes: OnBytes) -> str:
         with Hasher() as hasher:
             blocks = _passing(_file_blocks(file, size), hasher, on_bytes)
-            if size <= SMALLEST_PART:
+            if size <= PART:
                 self.put(key, b"".join(blocks))
             else:
                 part = part_size(size)
@@ -84,54 +112,49 @@ class RemoteStore:
         with mapped(self._url, key):
             return obstore.head(self._store, key)["size"]
 
+    def part_size(self, size: int) -> int:
+        return part_size(size, self._part)
+
+    def send_pieces(
+        self,
+        pieces: Iterator[Piece],
+        *,
+        on_sent: Callable[[Piece], None],
+        still_wanted: Callable[[], object],
+        left_s: Callable[[], float | None],
+    ) -> None:
+        Sending(
+            self._put_async,
+            self._window(),
+            patience=self._patience,
+            left_s=left_s,
+            still_wanted=still_wanted,
+            on_sent=on_sent,
+        ).run(pieces)
+
+    async def _put_async(self, key: str, data: bytes) -> None:
+        with mapped(self._url, key, writing=True):
+            await obstore.put_async(self._store, key, data, use_multipart=False)
+
     def fetch(
-        self, key: str, file: Path, *, size: int, on_bytes: OnBytes, sync: bool = True
+        self,
+        key: str,
+        file: Path,
+        *,
+        size: int,
+        on_bytes: OnBytes,
+        sync: bool = True,
+        part: int = 0,
     ) -> Fetched:
-        with file.open("xb", buffering=0) as target, Hasher() as hasher:
-            first, whole = self._first_block(key, size)
-            for block in _passing(self._blocks(key, first, min(size, whole)), hasher, on_bytes):
-                write_all(target.fileno(), block)
+        with file.open("x+b", buffering=0) as target:
+            reading = _Reading(self._store, self._url, target.fileno(), on_bytes)
+            if part:
+                found = reading.parts(key, size, part)
+            else:
+                found = reading.whole(key, size)
             if sync:
                 os.fsync(target.fileno())
-            return Fetched(hasher.hexdigest(), whole)
-
-    def _first_block(self, key: str, size: int) -> tuple[memoryview, int]:
-        """The beginning, and the size of the whole object: no request is spent on asking for it."""
-        with mapped(self._url, key):
-            if size <= SMALLEST_PART:
-                found = obstore.get(self._store, key)
-                return memoryview(found.bytes())[:size], found.meta["size"]
-            try:
-                found = obstore.get(self._store, key, options={"range": (0, SMALLEST_PART)})
-            except obs.BaseError as error:
-                if status_of(str(error)) != NO_SUCH_RANGE:
-                    raise
-                return memoryview(b""), self.size(key)  # it is empty
-            return memoryview(found.bytes()), found.meta["size"]
-
-    def _blocks(self, key: str, first: memoryview, size: int) -> Iterator[memoryview]:
-        """Ranges in parallel, yielded in order; one stream seldom uses the whole bandwidth."""
-        yield first
-        if size <= SMALLEST_PART:
-            return
-        starts = iter(range(SMALLEST_PART, size, SMALLEST_PART))
-        with ThreadPoolExecutor(_IN_FLIGHT, "spothop-read") as pool:
-            waiting: deque[Future[memoryview]] = deque()
-            try:
-                for start in islice(starts, _IN_FLIGHT):
-                    waiting.append(pool.submit(self._range, key, start, size))
-                while waiting:
-                    yield waiting.popleft().result()
-                    for start in islice(starts, 1):
-                        waiting.append(pool.submit(self._range, key, start, size))
-            finally:
-                for future in waiting:
-                    future.cancel()
-
-    def _range(self, key: str, start: int, size: int) -> memoryview:
-        with mapped(self._url, key):
-            end = min(size, start + SMALLEST_PART)
-            return memoryview(obstore.get_range(self._store, key, start=start, end=end))
+            return found
 
     def scan(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         with mapped(self._url, prefix):
@@ -166,6 +189,106 @@ class RemoteStore:
 
     def discard_partial(self, prefix: str) -> None:
         """Nothing: obstore does not list unfinished multipart uploads (see the module's text)."""
+
+
+class _Reading:
+    """One file out of ranges of an object, or out of several objects, some at once: one stream
+    seldom uses the whole bandwidth. They are written where they belong as they come, and
+    hashed in order from the page cache, so that none waits in memory for those before it."""
+
+    def __init__(self, store: AnyObstore, url: str, target: int, on_bytes: OnBytes) -> None:
+        self._store = store
+        self._url = url
+        self._target = target
+        self._on_bytes = on_bytes
+        self._digest = hashlib.sha256()
+
+    def whole(self, key: str, size: int) -> Fetched:
+        """The first request also says how large the object is: none is spent on asking for it."""
+        if size <= PART:
+            whole = self._copy(key, 0, size, passing=self._digest.update)
+        else:
+            whole = self._first_range(key)
+            until = min(size, whole)
+            self._in_order(
+                (partial(self._copy, key, start, end - start, first=start), start, end)
+                for start, end in _spans(PART, until, PART)
+            )
+        return Fetched(self._digest.hexdigest(), whole)
+
+    def parts(self, key: str, size: int, part: int) -> Fetched:
+        whole = self._in_order(
+            (partial(self._copy, part_key(key, index), start, end - start), start, end)
+            for index, (start, end) in enumerate(_spans(0, size, part))
+        )
+        return Fetched(self._digest.hexdigest(), whole)
+
+    def _first_range(self, key: str) -> int:
+        try:
+            return self._copy(key, 0, PART, first=0, passing=self._digest.update)
+        except StorageError as error:
+            if status_of(str(error.__cause__)) != NO_SUCH_RANGE:
+                raise
+            return 0  # it is empty
+
+    def _in_order(self, copies: Iterable[tuple[Callable[[], int], int, int]]) -> int:
+        """Do them, some at once, and hash what they wrote; the sum of what they return."""
+        left, found = iter(copies), 0
+        with ThreadPoolExecutor(_IN_FLIGHT, "spothop-read") as pool:
+            waiting: deque[tuple[Future[int], int, int]] = deque()
+            try:
+                while True:
+                    for copy, start, end in islice(left, _IN_FLIGHT + 1 - len(waiting)):
+                        waiting.append((pool.submit(copy), start, end))
+                    if not waiting:
+                        return found
+                    future, start, end = waiting.popleft()
+                    found += future.result()
+                    self._hash(start, end)
+            finally:
+                for future, _, _ in waiting:
+                    future.cancel()
+
+    def _copy(
+        self,
+        key: str,
+        place: int,
+        count: int,
+        *,
+        first: int | None = None,
+        passing: Callable[[Block], object] = lambda block: None,
+    ) -> int:
+        """Copy `count` bytes, from `first` of the object on, to `place` of the file; fewer where
+        there are fewer. Returns the object's size."""
+        options: GetOptions = {} if first is None else {"range": (first, first + count)}
+        with mapped(self._url, key):
+            found = obstore.get(self._store, key, options=options)
+            chunks = iter(found.stream(min_chunk_size=_CHUNK))
+        while count:
+            with mapped(self._url, key):
+                chunk = next(chunks, None)
+            if chunk is None:
+                break
+            block = memoryview(chunk)[:count]
+            write_at(self._target, block, place)
+            passing(block)
+            place, count = place + len(block), count - len(block)
+            self._on_bytes(len(block))
+        return found.meta["size"]
+
+    def _hash(self, start: int, end: int) -> None:
+        buffer = memoryview(bytearray(min(_CHUNK, end - start)))
+        while start < end:
+            count = os.preadv(self._target, [buffer[: end - start]], start)
+            if not count:
+                return  # it was cut short, and its digest will not match
+            self._digest.update(buffer[:count])
+            start += count
+
+
+def _spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
+    for begin in range(start, end, length):
+        yield begin, min(begin + length, end)
 
 
 def _file_blocks(file: Path, size: int) -> Iterator[bytes]:
