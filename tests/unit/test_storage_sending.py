@@ -13,7 +13,7 @@ from spothop.storage import Piece, RemoteStore, StorageDenied, StorageUnavailabl
 from spothop.storage.window import Patience, Window
 
 NEVER = Patience(least_s=1e6, alone_s=1e6, stalled_s=1e6)
-SOON = Patience(least_s=0.02, alone_s=0.02, times=1e6, stalled_s=1e6)
+SOON = Patience(least_s=0.02, alone_s=0.02, times=1.0, stalled_s=1e6)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def opened(s3: S3Server, patience: Patience, *, at_once: int = 4) -> RemoteStore
     del options["allow_http"]
     store = obstore.store.from_url(
         "s3://bucket",
-        client_options={"allow_http": True},
+        client_options={"allow_http": True, "timeout": "1000s"},
         **options,  # type: ignore[arg-type]
     )
     return RemoteStore(
