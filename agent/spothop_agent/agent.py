@@ -82,7 +82,7 @@ class Agent:
         acknowledge: Acknowledge,
         transport: httpx.AsyncBaseTransport | None = None,
         open_store: OpenStore = CheckpointStore,
-        make_process: Callable[[AttemptPaths], TrainingProcess] = Process,
+        make_process: Callable[[AttemptPaths], TrainingProcess] | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -176,10 +176,17 @@ class Agent:
             base_env=self._base_env,
         )
         self._retrier.on_failure = lambda text: self._context.tell_user(text, level="warning")
-        self._attempt = Attempt(self._context, self._make_process(self._context.paths), self._rng)
+        self._attempt = Attempt(self._context, self._process(), self._rng)
         self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:
             old.cancel()
+
+    def _process(self) -> TrainingProcess:
+        paths = self._context.paths
+        if self._make_process is not None:
+            return self._make_process(paths)
+        log_max = self._context.assignment.log_max
+        return Process(paths, log_max=log_max, make_room=self._reserve.release)
 
     async def _work(self) -> None:
         grace_s = self._state.now.assignment.policy.grace_s

@@ -58,7 +58,7 @@ class Attempt:
         self._stopping = Stopping(context, process, self._saves)
         self.covered = asyncio.Event()
         """After a notice: there is nothing (more) to save."""
-        self.shipper = LogShipper(context.paths.log, self._send_log, rng)
+        self.shipper = LogShipper(context.paths.log, self._send_log, rng, limit=assignment.log_max)
         self._reporting = Reporting(context, process, self.shipper)
 
     async def _send_log(self, offset: int, chunk: bytes) -> int:

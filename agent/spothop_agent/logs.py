@@ -2,6 +2,10 @@
 
 The master names the offset that it wants next; whatever it has lost is sent again. At most one
 chunk is in memory, and a pause after each full one leaves the line to the syncs and the backups.
+
+A log that is longer than its limit loses its beginning: a hole is left there (`wrapper.trim`), and
+all offsets stay. What was lost before it was shipped is one line in the master's log, which says
+how much. From there on the master's offsets and ours differ; `Gaps` knows by how much.
 """
 
 from __future__ import annotations
@@ -11,10 +15,15 @@ import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+
+from pydantic import RootModel, ValidationError
 
 from spothop.backoff import delay_s
 from spothop_agent.master_link import LinkError
+from spothop_agent.paths import write_atomic
+from spothop_agent.wrapper import first_data, trim
 
 CHUNK = 256 * 1024
 LOOK_S = 0.5
@@ -22,6 +31,9 @@ LOOK_S = 0.5
 FULL_CHUNK_PAUSE_S = 0.1
 """At most 2.5 MB/s."""
 BACKOFF_CAP_S = 15.0
+
+GAPS = 100
+"""So many are remembered; a master that has lost more gets the rest as one gap."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +57,10 @@ def append_line(path: Path, text: str) -> None:
 class LogShipper:
     """One per attempt; it starts at 0 and lets the master say where to go on."""
 
-    def __init__(self, path: Path, send: Send, rng: random.Random) -> None:
+    def __init__(self, path: Path, send: Send, rng: random.Random, *, limit: int) -> None:
         self._path = path
+        self._limit = limit
+        self._gaps = Gaps(path.with_name("log.gaps"))
         self._send = send
         self._rng = rng
         self._offset = 0
@@ -59,6 +73,7 @@ class LogShipper:
         failures = 0
         while True:
             try:
+                self._trim()
                 full = await self.ship()
                 failures = 0
                 await asyncio.sleep(FULL_CHUNK_PAUSE_S if full else LOOK_S)
@@ -76,11 +91,13 @@ class LogShipper:
             chunk = self._chunk() if self._known else b""
             if self._known and not chunk:
                 return False
-            wanted = await self._send(self._offset, chunk)
+            before = self._offset
+            wanted = await self._send(before, chunk)
             # A master may ask for what it has lost, but not for what is not there yet.
-            self._offset = min(wanted, self._path.stat().st_size)
+            end = self._gaps.end(self._path.stat().st_size)
+            self._offset = min(wanted, end)
             first, self._known = not self._known, True
-            return first or len(chunk) == CHUNK
+            return first or before != self._offset < end
 
     async def flush(self, within_s: float) -> None:
         """Send what there is; gives up when the master is away or the time is over."""
@@ -93,7 +110,65 @@ class LogShipper:
         while await self.ship():
             pass
 
+    def _trim(self) -> None:
+        """The wrapper does that for the process; this is for what `setup:` prints."""
+        with open(self._path, "r+b") as file:
+            trim(file.fileno(), self._limit)
+
     def _chunk(self) -> bytes:
+        """What comes at the offset that the master wants: of our log, or the line of a gap."""
+        line, at = self._gaps.place(self._offset)
+        if line:
+            return line
         with open(self._path, "rb") as file:
-            file.seek(self._offset)
-            return file.read(CHUNK)
+            file.seek(at)
+            data = file.read(CHUNK)
+            # Looked at after the reading: it may have become a hole before.
+            there = first_data(file.fileno(), at)
+            if not data or there == at:
+                return data
+            file.seek(there)
+            first_line = file.read(CHUNK).find(b"\n") + 1
+        self._gaps.add(self._offset, there + first_line, lost=there + first_line - at)
+        _log.warning("%s: %d bytes are lost", self._path, there + first_line - at)
+        return self._gaps.place(self._offset)[0]
+
+
+class Gaps:
+    """What the master's log lacks of ours, by the master's offsets; kept in a file.
+
+    Each is (the master's offset, ours behind the gap, the line that stands for it there).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._gaps: list[tuple[int, int, str]] = []
+        with suppress(OSError, ValidationError):
+            self._gaps = _GapsFile.model_validate_json(path.read_bytes()).root
+
+    def place(self, offset: int) -> tuple[bytes, int]:
+        """What is to be sent at the master's `offset`: the rest of a line, or ours from there."""
+        for at, ours, line in reversed(self._gaps):
+            if at <= offset:
+                text = line.encode()
+                return text[offset - at :], ours + max(offset - at - len(text), 0)
+        return b"", offset
+
+    def end(self, size: int) -> int:
+        """The master's offset behind the end of our log, which has this size."""
+        if not self._gaps:
+            return size
+        at, ours, line = self._gaps[-1]
+        return at + len(line.encode()) + size - ours
+
+    def add(self, at: int, ours: int, *, lost: int) -> None:
+        """At the master's offset `at` our log goes on at `ours`, which is behind all it had."""
+        line = f"\nspothop: {lost} bytes of output are missing here: logs.max is reached\n"
+        before = [gap for gap in self._gaps if gap[0] < at]
+        self._gaps = [*before[1 - GAPS :], (at, ours, line)]
+        with suppress(OSError):  # of a full disk; then only an agent that is started again errs
+            write_atomic(self._path, _GapsFile(self._gaps).model_dump_json().encode())
+
+
+class _GapsFile(RootModel[list[tuple[int, int, str]]]):
+    pass

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from spothop_agent import wrapper
 from spothop_agent.paths import AttemptPaths
+from spothop_agent.reserve import MakeRoom, no_room, with_room
 
 KILLED_CODE = 128 + signal.SIGKILL
 """What a shell makes of a child that got SIGKILL (POSIX, 2.8.2)."""
@@ -66,24 +67,34 @@ class TrainingProcess(Protocol):
 class Process:
     """The real one, through its wrapper."""
 
-    def __init__(self, paths: AttemptPaths) -> None:
+    def __init__(self, paths: AttemptPaths, *, log_max: int, make_room: MakeRoom = no_room) -> None:
         self._paths = paths
+        self._log_max = log_max
+        self._make_room = make_room
         self._wrapper: subprocess.Popen[bytes] | None = None
 
     def start(self, command: str, env: dict[str, str]) -> None:
         """Start the wrapper, in its own session so that it outlives the agent. Harmless when there
         is, or was, one."""
-        arguments = [str(self._paths.run), str(self._paths.work), command]
-        with open(self._paths.log, "ab") as log:
-            # -I and -S: nothing of the job's environment reaches the wrapper's own imports.
-            self._wrapper = subprocess.Popen(
-                [sys.executable, "-I", "-S", wrapper.__file__, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                start_new_session=True,
-            )
+        paths = self._paths
+        if not (paths.run / wrapper.PID).exists():
+            with_room(lambda: wrapper.allocate(paths.run), self._make_room)
+        arguments = [str(paths.run), str(paths.work), str(paths.log), str(self._log_max), command]
+        # A SIGTERM before the wrapper is ready waits until it is: a mask is inherited.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            with open(paths.log, "ab") as log:
+                # -I and -S: nothing of the job's environment reaches the wrapper's own imports.
+                self._wrapper = subprocess.Popen(
+                    [sys.executable, "-I", "-S", wrapper.__file__, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=env,
+                    start_new_session=True,
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @property
     def pid(self) -> int | None:
@@ -106,9 +117,12 @@ class Process:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send to the process's whole group."""
+        """Send to the process's whole group; to its wrapper as long as there is none."""
         content = self._read(wrapper.PID)
-        if content is not None:
+        if content is None:
+            if self._wrapper is not None:
+                self._wrapper.send_signal(number)
+        else:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(content["pgid"]), number)
 
@@ -133,7 +147,8 @@ class Process:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            content = json.loads((self._paths.run / name).read_text())
+            # Two agents may have allocated it: what lies behind the record is no part of it.
+            content = json.loads((self._paths.run / name).read_text().rstrip("\0"))
         except FileNotFoundError:
             return None
         return content if isinstance(content, dict) else None

@@ -1,23 +1,37 @@
-"""Runs the training process and records how it ended: `wrapper.py RUN_DIR WORK_DIR COMMAND`.
+"""Runs the training process and records how it ended:
+`wrapper.py RUN_DIR WORK_DIR LOG LOG_MAX COMMAND`.
 
 A program of its own, so that the process survives the agent and its exit status outlives whoever
 started it (an agent that is started again cannot wait for it). Standard library only, and small:
 one lives per training process. It holds an exclusive lock on `wrapper.lock` as long as it lives,
 so that a second one for the same run directory does nothing, and the agent can tell whether it
 lives without trusting a process id. What the process leaves behind is ended before `exit.json`
-appears: once it is there, nothing of the run is alive.
+appears: once it is there, nothing of the run is alive, except what it names as left.
+
+What a full disk must not prevent:
+
+1. The exit status. Its file is open and allocated before the process starts.
+2. The end of the process. If the wrapper fails in any way, it takes the process with it.
+3. The process's own prints. Its output comes through a pipe; what the log does not take is dropped,
+   and the log says how much (`Log`). So a flood of output is slowed down to what the disk takes,
+   and never fills it: the log holds at most LOG_MAX bytes, the newest.
+
+The log is neither renamed nor cut: its offsets are how agent and master speak of it, and the agent
+and `setup:` write into it too. Its beginning is given back to the disk as a hole (fallocate(2)), so
+that every offset stays what it was.
 """
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 LOCK = "wrapper.lock"
 EXIT = "exit.json"
@@ -28,30 +42,54 @@ LOCK_PAUSE_S = 0.02
 """The agent takes the lock for an instant when it looks whether a wrapper lives."""
 LEFTOVERS_S = 2.0
 """Time that children of an ended process get between SIGTERM and SIGKILL."""
+PUBLISH_S = 60.0
+"""For the exit status, where a disk refuses even what is allocated (copy on write)."""
+LOOK_S = 0.02
+RECORD = 4096
+"""Bytes allocated for each record: one block."""
+READ = 1 << 16
+BLOCK = 4096
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>, Linux 3.4
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(run_dir: str, work_dir: str, command: str) -> int:
+def main(run_dir: str, work_dir: str, log: str, log_max: str, command: str) -> int:
+    # From here on, and in the child until it is known, SIGTERM waits instead of being lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     run = Path(run_dir)
     lock = _lock(run / LOCK)
     if lock is None or (run / EXIT).exists() or (run / PID).exists():
         return 0  # another wrapper has, or had, this run
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = _start(command, work_dir)
-    _publish(run / PID, {"pid": child, "pgid": child, "wrapper": os.getpid()})
-    _forward_sigterm(child)
-    status = _wait(child)
-    ended = time.monotonic()
-    _end_leftovers(child)
-    code = os.waitstatus_to_exitcode(status)
-    _publish(
-        run / EXIT,
-        {
-            "code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
-            "ended_monotonic": ended,
-        },
-    )
+    allocate(run)
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake = _wake_on_children()
+    output, end = os.pipe()
+    child = _start(command, work_dir, end)
+    try:
+        os.close(end)
+        os.set_blocking(output, False)
+        _publish(run / PID, {"pid": child, "pgid": child, "wrapper": os.getpid()})
+        _forward_sigterm(child)
+        pump = Pump(output, wake, Log(Path(log), int(log_max)))
+        status = _wait(child, pump)
+        ended = time.monotonic()
+        _end_leftovers(pump)
+        pump.drain()
+        code = os.waitstatus_to_exitcode(status)
+        _publish(
+            run / EXIT,
+            {
+                "code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "ended_monotonic": ended,
+            },
+        )
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # nobody would watch over it any more
+        raise
     return 0
 
 
@@ -66,12 +104,25 @@ def _lock(path: Path) -> int | None:
     return None
 
 
-def _start(command: str, work_dir: str) -> int:
+# --- the process --------------------------------------------------------------------------------
+
+
+def _start(command: str, work_dir: str, output: int) -> int:
+    """Returns when the process leads its group: a signal to that group cannot miss it."""
+    led, leads = os.pipe()
     child = os.fork()
     if child:
+        os.close(leads)
+        os.read(led, 1)
+        os.close(led)
         return child
     try:
         os.setsid()
+        os.close(leads)
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.chdir(work_dir)
         os.execv("/bin/sh", ["/bin/sh", "-c", command])
     except OSError as error:
@@ -80,38 +131,56 @@ def _start(command: str, work_dir: str) -> int:
         os._exit(127)
 
 
+def _wake_on_children() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    wake, waker = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # the default would not write to the pipe
+    return wake
+
+
 def _forward_sigterm(child: int) -> None:
-    def forward(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, number)
 
     signal.signal(signal.SIGTERM, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _wait(child: int) -> int:
+def _wait(child: int, pump: "Pump") -> int:
     """The status of `child`; orphans of it end here too and are reaped."""
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
-            return status
+        for pid, status in _reap():
+            if pid == child:
+                return status
+        pump.turn(None)
 
 
-def _end_leftovers(child: int) -> None:
+def _reap() -> list[tuple[int, int]]:
+    ended = []
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            ended.append(found)
+    return ended
+
+
+def _end_leftovers(pump: "Pump") -> None:
     """End every descendant: as a subreaper we inherit each one whose parent has ended."""
     deadline = time.monotonic() + LEFTOVERS_S
     number = signal.SIGTERM
     while True:
-        for pid in _children():
+        _reap()
+        if not (children := _children()):
+            return
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        try:
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-        except ChildProcessError:
-            return
         if time.monotonic() > deadline:
             number = signal.SIGKILL
-        time.sleep(0.02)
+        pump.turn(LOOK_S)
 
 
 def _children() -> list[int]:
@@ -127,10 +196,165 @@ def _children() -> list[int]:
     return found
 
 
+# --- the records --------------------------------------------------------------------------------
+
+
+def allocate(run: Path) -> None:
+    """Make the files in which the records will be written. The agent does it, too, because it can
+    make room. Raises OSError."""
+    for name in (PID, EXIT):
+        descriptor = os.open(_aside(run / name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, RECORD)
+        finally:
+            os.close(descriptor)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
 def _publish(path: Path, content: dict[str, object]) -> None:
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(json.dumps(content))
-    os.replace(aside, path)
+    """Whole or not at all; what was allocated needs no room, and a refusal is not the last word."""
+    data = json.dumps(content).encode()
+    deadline = time.monotonic() + PUBLISH_S
+    while True:
+        try:
+            descriptor = os.open(_aside(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(descriptor, data, 0)
+                os.ftruncate(descriptor, len(data))
+            finally:
+                os.close(descriptor)
+            os.replace(_aside(path), path)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+class Pump:
+    """Moves what the process prints into the log, and wakes up when a child ends."""
+
+    def __init__(self, output: int, wake: int, log: "Log") -> None:
+        self._output: int | None = output
+        self._wake = wake
+        self._log = log
+
+    def turn(self, patience_s: float | None) -> None:
+        """Wait for output or a child's end, no longer than this, and move one piece."""
+        sources = [self._wake] if self._output is None else [self._wake, self._output]
+        ready, _, _ = select.select(sources, [], [], patience_s)
+        if self._wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, READ)
+        if self._output in ready:
+            self._move()
+
+    def drain(self) -> None:
+        """Move what is there; whoever still holds the other end is not waited for."""
+        while self._move():
+            pass
+
+    def _move(self) -> bool:
+        if self._output is None:
+            return False
+        try:
+            data = os.read(self._output, READ)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._output = None
+            return False
+        self._log.write(data)
+        return True
+
+
+class Log:
+    """The job's log: at most `limit` bytes of it, the newest, take room on the disk.
+
+    What cannot be written is counted, and told in the log before the next thing that can. Never
+    raises: the process must not notice.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._limit = limit
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._dropped = 0
+
+    def write(self, data: bytes) -> None:
+        if self._dropped:
+            text = f"\nspothop: {self._dropped} bytes of output are missing here: no room on disk\n"
+            if not self._written(text.encode() + data):
+                self._dropped += len(data)
+                return
+            self._dropped = 0
+        elif not self._written(data):
+            self._dropped += len(data)
+
+    def _written(self, data: bytes) -> bool:
+        """Whether it is in the log, or at least its beginning."""
+        if not trim(self._file, self._limit):
+            return False
+        try:
+            return _write_all(self._file, data)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return self._written_over_older(data)
+            return False
+
+    def _written_over_older(self, data: bytes) -> bool:
+        """The newest lines say why it goes wrong: they are worth more than the oldest."""
+        size = os.fstat(self._file).st_size
+        try:
+            return trim(self._file, (size - first_data(self._file)) // 2) and _write_all(
+                self._file, data
+            )
+        except OSError:
+            return False
+
+
+def _write_all(descriptor: int, data: bytes) -> bool:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    return True
+
+
+def first_data(descriptor: int, start: int = 0) -> int:
+    """The first offset from `start` on that is no hole; the end of the file where none is left."""
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA)
+    except OSError:  # ENXIO: nothing behind `start`; or a file system that knows no holes
+        size = os.fstat(descriptor).st_size
+        return start if start < size else size
+
+
+def trim(descriptor: int, limit: int) -> bool:
+    """Give the beginning of a log back to the disk where more than `limit` bytes are there; half
+    of them stay. False when it is too long and the file system cannot do that."""
+    size = os.fstat(descriptor).st_size
+    if size <= limit:
+        return True
+    first = first_data(descriptor)
+    if size - first <= limit:
+        return True
+    end = (size - limit // 2) // BLOCK * BLOCK
+    if end <= first:
+        return True
+    return _punch(descriptor, first, end)
+
+
+def _punch(descriptor: int, start: int, end: int) -> bool:
+    """Give these bytes back to the disk; False where the file system cannot."""
+    fallocate = getattr(_libc, "fallocate64", None) or _libc.fallocate  # glibc; musl has one
+    offset, length = ctypes.c_int64(start), ctypes.c_int64(end - start)
+    return bool(fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, offset, length) == 0)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ MAX_ENV_BYTES = 500_000
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SIZE = re.compile(r"([0-9]{1,9})(KB|MB|GB)", re.ASCII)
+_UNIT_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
@@ -53,6 +55,16 @@ def _duration(value: object) -> timedelta:
         return parse_duration(value)
     except NotADuration as error:
         raise _refuse(error.fact, error.hint) from None
+
+
+def _size(value: object) -> int:
+    """Bytes, from text such as 100MB; an int is taken as it is: the wire has bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _refuse("is not a size", "write a number with its unit: 500KB, 100MB, 2GB")
+    return int(match[1]) * _UNIT_BYTES[match[2]]
 
 
 def _name(text: str) -> str:
@@ -165,6 +177,11 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": f"^{PATTERN.pattern}$", "minLength": 2}),
 ]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": f"^{_SIZE.pattern}$"}),
+]
 Text = Annotated[str, AfterValidator(_text)]
 Script = Annotated[Text, AfterValidator(_script)]
 StorageUrl = Annotated[Text, AfterValidator(_url)]
@@ -240,6 +257,16 @@ class RetriesSpec(Section):
     infrastructure: int = Field(10, ge=0, strict=True, description="a VM or service failed")
 
 
+class LogsSpec(Section):
+    max: Size = Field(
+        100_000_000,
+        ge=100_000,
+        le=10**12,
+        description="of an attempt's output on its VM's disk, the newest; 500KB, 100MB, 2GB",
+        examples=["100MB"],
+    )
+
+
 class JobSpec(Section):
     """One training job."""
 
@@ -263,6 +290,7 @@ class JobSpec(Section):
     resources: ResourcesSpec = ResourcesSpec()
     nodes: Literal[1] = Field(1, description="VMs of the job; only 1 works yet")
     retries: RetriesSpec = RetriesSpec()
+    logs: LogsSpec = LogsSpec()
     max_duration: Duration | None = Field(
         None, description="from the submit on; the job fails after it", examples=["2h"]
     )
@@ -278,6 +306,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "resources": ResourcesSpec,
     "resources.any_of": PoolChoice,
     "retries": RetriesSpec,
+    "logs": LogsSpec,
 }
 
 NOT_YET: Mapping[str, tuple[str, ...]] = {

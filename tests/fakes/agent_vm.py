@@ -154,6 +154,10 @@ class AgentVm:
     def trainer_pid(self, attempt: int = 1) -> int:
         return int(self._pids(self.run_dir(attempt))["pid"])
 
+    def end_trainer(self, attempt: int = 1) -> None:
+        """SIGTERM to all of the training process, from outside."""
+        os.killpg(self._pids(self.run_dir(attempt))["pgid"], signal.SIGTERM)
+
     def console(self) -> str:
         return self._console.read_text()
 

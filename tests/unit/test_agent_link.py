@@ -116,7 +116,7 @@ def test_the_log_arrives_whole_in_bounded_chunks(tmp_path: Path) -> None:
     content = bytes(range(256)) * 3000
     log.write_bytes(content)
     master = LogOfMaster()
-    asyncio.run(LogShipper(log, master.take, random.Random(1)).flush(5.0))
+    asyncio.run(LogShipper(log, master.take, random.Random(1), limit=1 << 30).flush(5.0))
     assert master.data == content
     assert max(master.sizes) == CHUNK
 
@@ -127,13 +127,13 @@ def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
     master = LogOfMaster()
 
     async def scenario() -> None:
-        shipper = LogShipper(log, master.take, random.Random(1))
+        shipper = LogShipper(log, master.take, random.Random(1), limit=1 << 30)
         await shipper.flush(1.0)
         append_line(log, "second")
         master.data = master.data[:4]  # it lost the rest
         await shipper.flush(1.0)
         append_line(log, "third")
-        await LogShipper(log, master.take, random.Random(1)).flush(
+        await LogShipper(log, master.take, random.Random(1), limit=1 << 30).flush(
             1.0
         )  # an agent that was started again
 
@@ -148,7 +148,7 @@ def test_a_master_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> None:
     async def away(offset: int, chunk: bytes) -> int:
         raise MasterAway("gone")
 
-    asyncio.run(LogShipper(log, away, random.Random(1)).flush(60.0))
+    asyncio.run(LogShipper(log, away, random.Random(1), limit=1 << 30).flush(60.0))
 
 
 def test_storage_calls_are_repeated_only_where_that_helps() -> None:
@@ -222,7 +222,7 @@ def test_a_log_that_cannot_be_sent_is_tried_again_after_growing_pauses(tmp_path:
                 raise MasterAway("gone")
             return len(log.read_bytes())
 
-        shipping = asyncio.create_task(LogShipper(log, away, random.Random(1)).run())
+        shipping = asyncio.create_task(LogShipper(log, away, random.Random(1), limit=1 << 30).run())
         await until(lambda: len(tries) == 12)
         pauses = [after - before for before, after in pairwise(tries)]
         longest = [min(1.0 * 2**n, 15.0) for n in range(11)]

@@ -16,7 +16,10 @@ import pytest
 from spothop_agent import wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
+from spothop_agent.reserve import Reserve
 from support import waiting
+from support.disks import FullDisk, fill, small_disk
+from support.require import need_mounts
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def paths(tmp_path: Path) -> AttemptPaths:
 
 
 def start(paths: AttemptPaths, command: str) -> Process:
-    process = Process(paths)
+    process = Process(paths, log_max=1 << 30)
     process.start(command, {"PATH": os.defpath})
     return process
 
@@ -74,7 +77,7 @@ def test_runs_in_the_jobs_directory_and_logs(paths: AttemptPaths) -> None:
 def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
     first = start(paths, "echo up; read never </dev/zero & sleep 30; exit 5")
     until(lambda: paths.log.exists() and "up" in paths.log.read_text())
-    second = Process(paths)
+    second = Process(paths, log_max=1 << 30)
     assert second.exit() is None
     assert second.pid == first.pid
     second.start("echo doubled", {"PATH": os.defpath})  # harmless
@@ -110,6 +113,61 @@ def test_a_killed_wrapper_is_noticed_and_its_process_ended(paths: AttemptPaths) 
     assert (found.code, found.signal) == (None, None)
     assert "wrapper" in found.message
     until(lambda: gone(pid))
+
+
+def test_sigterm_before_the_process_is_there_is_not_lost(paths: AttemptPaths) -> None:
+    for _ in range(5):
+        process = start(paths, "sleep 60")
+        process.signal(signal.SIGTERM)
+        assert ended(process) == Exit(code=None, signal=15)
+        for name in (wrapper.PID, wrapper.EXIT):
+            (paths.run / name).unlink()
+
+
+def test_a_flood_of_output_is_limited(paths: AttemptPaths) -> None:
+    process = Process(paths, log_max=200_000)
+    process.start("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end", {"PATH": os.defpath})
+    assert ended(process) == Exit(code=0, signal=None)
+    assert paths.log.stat().st_size == 3_000_005
+    assert paths.log.stat().st_blocks * 512 <= 200_000 + 2 * 65536
+    assert paths.log.read_bytes().endswith(b"xx\nend\n")
+
+
+def test_the_records_are_written_as_soon_as_the_disk_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that copies on write, where what was allocated is no promise."""
+    disk, looks = FullDisk(monkeypatch, tmp_path), 0
+
+    def look(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        disk.full = looks < 3
+
+    monkeypatch.setattr(time, "sleep", look)
+    wrapper.allocate(tmp_path)
+    disk.full = True
+    wrapper._publish(tmp_path / wrapper.EXIT, {"code": 1})
+    assert json.loads((tmp_path / wrapper.EXIT).read_text()) == {"code": 1}
+    assert looks == 3
+
+
+def test_on_a_disk_that_is_full_from_the_start_to_the_exit(tmp_path: Path) -> None:
+    need_mounts()
+    with small_disk(tmp_path / "disk", "2m"):
+        paths = AttemptPaths(tmp_path / "disk")
+        paths.make()
+        paths.work.mkdir()
+        reserve = Reserve(tmp_path / "disk" / "reserve", 1 << 16)
+        filler = fill(tmp_path / "disk")
+        process = Process(paths, log_max=1 << 20, make_room=reserve.release)
+        process.start("read go; echo lost; exit 7", {"PATH": os.defpath})
+        until(lambda: process.pid is not None)
+        fill(tmp_path / "disk")
+        process.signal(signal.SIGCONT)
+        assert ended(process) == Exit(code=7, signal=None)
+        assert not reserve.held
+        filler.unlink()
 
 
 def test_the_wrapper_needs_only_the_standard_library(paths: AttemptPaths) -> None:

@@ -37,6 +37,7 @@ resources:
   max_price: 1.5
 nodes: 1
 retries: {user: 0, infrastructure: 5}
+logs: {max: 2GB}
 max_duration: 1h30m
 """
 
@@ -66,6 +67,7 @@ def test_every_key_that_works_is_read(tmp_path: Path) -> None:
     assert [choice.vm for choice in spec.resources.any_of] == [None, "p3.2xlarge"]
     assert (spec.resources.spot, spec.resources.max_price) == (False, 1.5)
     assert (spec.retries.user, spec.retries.infrastructure) == (0, 5)
+    assert spec.logs.max == 2_000_000_000
     assert spec.max_duration == timedelta(minutes=90)
 
 
@@ -73,6 +75,7 @@ def test_two_keys_are_enough() -> None:
     spec = jobfile.parse(minimal())
     assert (spec.code, spec.setup, spec.nodes, spec.max_duration) == (".", "", 1, None)
     assert (spec.checkpoint.keep, spec.resources.spot) == (2, True)
+    assert spec.logs.max == 100_000_000
 
 
 def test_the_json_form_reads_back_to_the_same_spec(tmp_path: Path) -> None:
@@ -171,6 +174,10 @@ def test_a_key_that_yaml_reads_as_something_else_is_named() -> None:
         (minimal(resources={"spot": "yes"}), "resources.spot"),
         (minimal(nodes=2), "nodes"),
         (minimal(retries={"user": -1}), "retries.user"),
+        (minimal(logs={"max": "1TB"}), "logs.max"),
+        (minimal(logs={"max": "1 GB"}), "logs.max"),
+        (minimal(logs={"max": "99KB"}), "logs.max"),
+        (minimal(logs={"max": True}), "logs.max"),
     ],
 )
 def test_bad_values_are_refused_where_they_stand(spec: dict[Any, Any], field: str) -> None:

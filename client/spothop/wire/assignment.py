@@ -48,6 +48,8 @@ class Assignment(Strict):
     init_from: InitFrom | None = None
     keep: int = 2
     """Periodic checkpoints that stay."""
+    log_max: int = Field(100_000_000, ge=1)
+    """Bytes of the attempt's log that stay on the VM's disk, the newest."""
     fence_now: bool = False
     """No earlier attempt can still commit: fence without waiting for the directive."""
     resumes: bool = False

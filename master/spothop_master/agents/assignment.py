@@ -34,6 +34,7 @@ def build(
         storage=StorageSpec(url=spec.checkpoint.storage),
         init_from=_init_from(session, spec.checkpoint.init_from),
         keep=spec.checkpoint.keep,
+        log_max=spec.logs.max,
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, priors, now=now),
