@@ -66,8 +66,7 @@ class CheckpointStore:
         """Copy a tree of the user's data; the number of files. It may be called again."""
         from spothop.checkpoints import fetch_tree
 
-        spec = self._assignment.storage.model_copy(update={"url": url})
-        return len(fetch_tree(spec, target))
+        return len(fetch_tree(self._assignment.storage.at(url), target))
 
     def fence(self) -> int:
         """Write this attempt's fence, or find it; its number.

@@ -19,6 +19,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from spothop import storageoptions
 from spothop.jobspec import NOT_YET, SECTIONS, JobSpec
 
 __all__ = ["FieldProblem", "JobFileError", "JobSpec", "json_schema", "load", "parse", "read_yaml"]
@@ -151,7 +152,10 @@ def _key_problems(
         inner = f"{section}.{key}" if section else str(key)
         if key in later:
             yield FieldProblem(
-                field=field, value=_short(value), fact="not available yet", hint="leave it out"
+                field=field,
+                value=_shown(field, value),
+                fact="not available yet",
+                hint="leave it out",
             )
         elif not isinstance(key, str):
             hint = "YAML reads it as something else (on, yes, 1): put it in quotes"
@@ -169,7 +173,7 @@ def _key_problems(
 def _unknown(field: str, key: str, value: object, known: list[str]) -> FieldProblem:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    return FieldProblem(field=field, value=_short(value), fact="unknown key", hint=hint)
+    return FieldProblem(field=field, value=_shown(field, value), fact="unknown key", hint=hint)
 
 
 def _problem(detail: ErrorDetails) -> FieldProblem:
@@ -177,9 +181,10 @@ def _problem(detail: ErrorDetails) -> FieldProblem:
     context: Mapping[str, Any] = detail.get("ctx") or {}
     missing = detail["type"] == "missing"
     fact = _FACTS.get(detail["type"]) or detail["msg"].removeprefix("Input ")
+    field = "".join(_path_part(part) for part in names).lstrip(".")
     return FieldProblem(
-        field="".join(_path_part(part) for part in names).lstrip("."),
-        value="" if missing else _short(detail["input"]),
+        field=field,
+        value="" if missing else _shown(field, detail["input"]),
         fact=fact[:1].lower() + fact[1:],
         hint=context.get("hint") or _hint(names),
     )
@@ -215,6 +220,22 @@ def _hint(names: list[int | str]) -> str:
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring = 2, 3, 3, 40
+
+
+_OPTIONS = "checkpoint.storage.options"
+
+
+def _shown(field: str, value: object) -> str:
+    """The value of `field` for people: never what may be a secret of a storage."""
+    if field.partition(".")[0] == "env":
+        return _short(value)  # the variables of the script are shown with the job
+    if field == _OPTIONS:
+        return ""  # it is no mapping: anything may stand there
+    if field.startswith(_OPTIONS):
+        return _short(value)  # masked by its name already (`jobspec`)
+    if storageoptions.looks_secret(field.rpartition(".")[2]):
+        return _short(storageoptions.MASK)
+    return _short(storageoptions.masked_values(value))
 
 
 def _short(value: object) -> str:

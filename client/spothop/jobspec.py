@@ -7,7 +7,7 @@ both read a spec through `spothop.jobfile.parse`, which turns what is wrong into
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -27,7 +27,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from spothop import storageoptions
 from spothop.durations import PATTERN, NotADuration, format_duration, parse_duration
+from spothop.wire import StorageSpec
 
 MAX_TEXT_BYTES = 100_000
 """Of a script, and of one variable with its name: Linux starts no program with an argument or
@@ -153,6 +155,59 @@ def _url(text: str) -> str:
     return text
 
 
+def _no_secret_in(url: str) -> str:
+    """A URL is shown everywhere, so that nothing secret may stand in it."""
+    parts = urlsplit(url)
+    if parts.password:
+        raise _refuse("holds a password", "write {url: ..., options: {...}}; options stay secret")
+    if parts.scheme == "https" and parts.query:
+        raise _refuse("holds a query", "write a signature as options: {sas_key: ...}")
+    return url
+
+
+def _option(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, (int, float)) else value
+
+
+def _options(options: object, url: str | None) -> object:
+    """Each name and value that `url` does not take is a problem of its own."""
+    if not isinstance(options, Mapping):
+        raise _refuse("should be keys and values", "for example options: {endpoint: https://...}")
+    found = {str(name): _option(value) for name, value in options.items()}
+    problems = (
+        [
+            InitErrorDetails(
+                type=_refuse(fact, hint),
+                loc=(name,),
+                input=_shown_option(name, found[name]),
+            )
+            for name, fact, hint in storageoptions.refusals(url, found)
+        ]
+        if url is not None
+        else []
+    )  # without a URL there is a problem already
+    if problems:
+        raise ValidationError.from_exception_data("options", problems)
+    return found
+
+
+def _shown_option(name: str, value: object) -> str:
+    """A misspelled name is shown its value where the one that was meant would be."""
+    meant = storageoptions.nearest(name, storageoptions.ALL) or name
+    return storageoptions.shown(meant, value) if isinstance(value, str) else storageoptions.MASK
+
+
+def _storage(value: object) -> object:
+    """A plain URL is one without options; what is wrong with it is told of the key itself."""
+    return {"url": _plain_url(value)} if isinstance(value, str) else value
+
+
+def _plain_url(text: str) -> str:
+    return _no_secret_in(_url(_text(text)))
+
+
 def _source(text: str) -> str:
     if text.startswith("job:") and not text.startswith("job://"):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", text[len("job:") :]):
@@ -193,11 +248,63 @@ DataFolder = Annotated[Text, AfterValidator(inside)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    # no input in errors: it may hold the secrets of a storage
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, hide_input_in_errors=True)
+
+
+class StorageSection(Section):
+    """A storage whose address or credentials a VM does not have by itself."""
+
+    url: Annotated[StorageUrl, AfterValidator(_no_secret_in)] = Field(
+        examples=["s3://bucket/path"], description="where checkpoints go"
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict, description="options of obstore, such as endpoint; secrets stay so"
+    )
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _known_options(cls, options: object, info: ValidationInfo) -> object:
+        return _options(options, info.data.get("url"))
+
+    def spec(self) -> StorageSpec:
+        return StorageSpec(url=self.url, options=self.options)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return self.spec().__repr_args__()
+
+
+def _as_written(storage: StorageSection) -> str | dict[str, Any]:
+    return {"url": storage.url, "options": storage.options} if storage.options else storage.url
+
+
+StorageOrUrl = Annotated[
+    StorageSection,
+    BeforeValidator(_storage),
+    PlainSerializer(_as_written),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {
+                        "url": {"type": "string"},
+                        "options": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                    "required": ["url"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 class CheckpointSpec(Section):
-    storage: StorageUrl | None = Field(None, description="where checkpoints go; default: master's")
+    storage: StorageOrUrl | None = Field(
+        None, description="where checkpoints go, a URL or {url, options}; default: master's"
+    )
     init_from: Annotated[Text, AfterValidator(_source)] | None = Field(
         None, description="an input checkpoint: a URL, or job:<id> for that job's newest one"
     )
@@ -303,6 +410,7 @@ class JobSpec(Section):
 SECTIONS: Mapping[str, type[Section]] = {
     "": JobSpec,
     "checkpoint": CheckpointSpec,
+    "checkpoint.storage": StorageSection,
     "resources": ResourcesSpec,
     "resources.any_of": PoolChoice,
     "retries": RetriesSpec,

@@ -257,15 +257,27 @@ class Client:
     def _inject(self, method: str, path: str, request: InjectRequest | None) -> InjectionView:
         return self._http.read(InjectionView, self._http.send(method, path, body=request))
 
-    def download(self, job: str, to: Path | None = None) -> Downloaded:
+    def download(
+        self, job: str, to: Path | None = None, *, spec: JobSpec | None = None
+    ) -> Downloaded:
         """Fetch the newest verified checkpoint and the outputs into `to` (default: `./<job id>`).
 
-        Reads the storage directly, with this machine's own credentials.
+        Reads the storage directly, with the credentials in the storage options of the job file
+        `spec`, which the master does not show; without it with this machine's own.
         """
         from spothop.sdk import downloads  # imports obstore, which nothing else here needs
 
         found = self.job(job)
-        return downloads.fetch(found.storage, found.id, to or Path(found.id))
+        storage = found.storage.without_masked()
+        own = spec.checkpoint.storage if spec is not None else None
+        if own is not None:
+            if own.url != storage.url:
+                raise ClientError(
+                    f"job {found.id!r} has its checkpoints in {storage.url}, not in {own.url}",
+                    "give the job file that it was submitted with",
+                )
+            storage = own.spec()
+        return downloads.fetch(storage, found.id, to or Path(found.id))
 
 
 def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ hashing.py   SHA-256 beside a transfer
 window.py    how many requests at once, and when one is late (pure)
 sending.py   pieces of files, several at once; a late one a second time
 remote.py    every other URL, through obstore
+redacted.py  a store whose errors never show its secrets
 opening.py   `open_store`, `check_url` and `probe`
 """
 

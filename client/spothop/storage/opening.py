@@ -12,10 +12,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import obstore.store
 
+from spothop import storageoptions
 from spothop.storage.base import ObjectStore
 from spothop.storage.errors import ObjectExists, StorageBadUrl, StorageError, StorageUnsupported
 from spothop.storage.folder import FolderStore
 from spothop.storage.mapping import translate
+from spothop.storage.redacted import redacted
 from spothop.storage.remote import RemoteStore
 from spothop.wire import StorageSpec
 
@@ -26,10 +28,6 @@ _KINDS = "use s3://bucket/path, gs://bucket/path, az://account/container/path or
 # notice has seconds: the caller knows its deadline and retries the whole operation (I9).
 _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
 _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
-_CLIENT_OPTIONS = frozenset(
-    {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "read_timeout"}
-    | {"root_certificate", "timeout", "user_agent"}
-)
 
 
 def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
@@ -45,21 +43,25 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
     client: dict[str, Any] = dict(_CLIENT)
     options = {}
     for name, value in spec.options.items():
-        if name in _CLIENT_OPTIONS:
+        if name in storageoptions.CLIENT:
             client[name] = {"true": True, "false": False}.get(value.lower(), value)
         else:
             options[name] = value
     arguments: dict[str, Any] = {"client_options": client, "retry_config": _RETRY, **options}
     if scheme == "memory":
         arguments = {}
+    redact = storageoptions.Redactor(spec.options)
     try:
-        return RemoteStore(obstore.store.from_url(spec.url, **arguments), spec.url)
+        store = RemoteStore(obstore.store.from_url(spec.url, **arguments), spec.url)
     except Exception as error:  # obstore has no common class for bad options
-        raise _bad(spec.url, str(error).strip().splitlines()[0]) from error
+        why = str(error).strip().splitlines()[0]
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # obstore 0.12 panics on some unknown options
             raise
-        raise _bad(spec.url, f"an option among {sorted(options)} is unknown: {error}") from error
+        why = f"an option among {sorted(options)} is unknown: {error}"
+    else:
+        return redacted(store, redact) if redact.has_secrets else store
+    raise _bad(spec.url, redact(why))  # without its cause, which may show an option
 
 
 def check_url(url: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from spothop import storageoptions
 
 PROTOCOL = 1
 """Version of the agent protocol; the master refuses another one and says which it speaks."""
@@ -28,7 +31,8 @@ class Dialect(str, Enum):
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # no input in errors: it may hold the secrets of a storage
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -51,7 +55,25 @@ class StorageSpec(Strict):
     url: str
     """Any URL of obstore; the chain lives under `jobs/<job>/` in it."""
     options: dict[str, str] = Field(default_factory=dict)
-    """Store options as obstore takes them; never secrets."""
+    """As obstore takes them. Secrets among them are for the agent alone: what users are shown is
+    `masked()`, and neither `repr` nor `str` tells them."""
+
+    def masked(self) -> StorageSpec:
+        """As users may see it."""
+        return self.model_copy(update={"options": storageoptions.masked(self.options)})
+
+    def without_masked(self) -> StorageSpec:
+        """Of a masked one what can be used: the address, without the credentials."""
+        there = {k: v for k, v in self.options.items() if storageoptions.MASK not in v}
+        return self.model_copy(update={"options": there})
+
+    def at(self, url: str) -> StorageSpec:
+        """Another URL with the options of this one, where they are of the same provider."""
+        same = storageoptions.provider_of(url) == storageoptions.provider_of(self.url)
+        return StorageSpec(url=url, options=self.options if same else {})
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [("url", self.url), ("options", storageoptions.masked(self.options))]
 
 
 class Insurance(Strict):

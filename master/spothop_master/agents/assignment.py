@@ -20,7 +20,8 @@ def build(
     """The agent fences at once only when no older attempt can still commit."""
     job = session.get_one(Job, attempt.job_id)
     spec = spec_of(job)
-    if spec.checkpoint.storage is None:
+    storage = spec.checkpoint.storage
+    if storage is None:
         raise ValueError(f"job {job.id!r} was submitted without storage; submit it again")
     return Assignment(
         job=job.id,
@@ -31,8 +32,8 @@ def build(
         run=spec.run,
         env=dict(spec.env),
         data=dict(spec.data),
-        storage=StorageSpec(url=spec.checkpoint.storage),
-        init_from=_init_from(session, spec.checkpoint.init_from),
+        storage=storage.spec(),
+        init_from=_init_from(session, spec.checkpoint.init_from, storage.spec()),
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
         fence_now=attempt.may_fence,
@@ -46,16 +47,17 @@ def _has_chain(session: Session, job: Job) -> bool:
     return session.scalar(fenced.limit(1)) is not None
 
 
-def _init_from(session: Session, source: str | None) -> InitFrom | None:
-    """`job:<id>` is the newest checkpoint in that job's own storage; anything else is a URL."""
+def _init_from(session: Session, source: str | None, own: StorageSpec) -> InitFrom | None:
+    """`job:<id>` is the newest checkpoint in that job's own storage; anything else is a URL, read
+    with the options of the job's `own` storage."""
     if source is None:
         return None
     if not source.startswith("job:"):
-        return InitFrom(storage=StorageSpec(url=source))
+        return InitFrom(storage=own.at(source))
     other = session.get(Job, source.removeprefix("job:"))
     storage = spec_of(other).checkpoint.storage if other is not None else None
     if other is None or storage is None:
         raise ValueError(
             f"checkpoint.init_from: no job {source!r}; `spothop jobs --all` lists them"
         )
-    return InitFrom(storage=StorageSpec(url=storage), job=other.id)
+    return InitFrom(storage=storage.spec(), job=other.id)

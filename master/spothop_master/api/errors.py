@@ -42,7 +42,10 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         return ApiError(422, "invalid_request", f"the body is not JSON: {reason}", "send JSON")
     where, *names = [str(part) for part in first["loc"]] or [""]
     path = ".".join(names) or where
-    value = "" if first["type"] == "missing" else f" {reprlib.repr(first.get('input'))}"
+    given = first.get("input")
+    # a job file may hold secrets, also one that came as text
+    hidden = first["type"] == "missing" or ("spec" in names and isinstance(given, (str, list)))
+    value = "" if hidden else f" {reprlib.repr(given)}"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return ApiError(
         422,

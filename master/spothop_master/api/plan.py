@@ -48,7 +48,8 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
             session, [choice.pool for choice in choices], services.settings, now=services.clock()
         )
     pools = [_pool_plan(offered[choice.pool], known[choice.pool]) for choice in choices]
-    return PlanReply(pools=pools, storage=spec.checkpoint.storage or services.settings.storage_url)
+    storage = spec.checkpoint.storage
+    return PlanReply(pools=pools, storage=storage.url if storage else services.settings.storage_url)
 
 
 def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:

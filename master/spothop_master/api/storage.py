@@ -29,14 +29,14 @@ def check_storage(spec: JobSpec, clouds: Collection[str]) -> None:
     """
     for field, source in _inputs(spec):
         _check(field, source, INPUT_SCHEMES)
-    url = spec.checkpoint.storage
-    if url is None:
+    storage = spec.checkpoint.storage
+    if storage is None:
         return
-    _check(FIELD, url, SCHEMES)
-    scheme = urlsplit(url).scheme
+    _check(FIELD, storage.url, SCHEMES)
+    scheme = urlsplit(storage.url).scheme
     wanted = {choice.cloud for choice in spec.resources.any_of} or {None}
     if scheme != "file" or wanted <= {"local"} or set(clouds) == {"local"}:
-        _try(url)
+        _try(storage.spec())
 
 
 def _inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -63,12 +63,12 @@ def _check(field: str, url: str, schemes: Collection[str]) -> None:
         raise _refusal(field, error.message, error.hint) from None
 
 
-def _try(url: str) -> None:
+def _try(spec: StorageSpec) -> None:
     from spothop.storage import StorageError, open_store, probe
 
     try:
-        store = open_store(StorageSpec(url=url))
-        if urlsplit(url).scheme == "file":
+        store = open_store(spec)
+        if urlsplit(spec.url).scheme == "file":
             probe(store)
     except StorageError as error:
         if not error.retryable:

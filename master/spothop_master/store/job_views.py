@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
+from spothop import storageoptions
 from spothop.wire import (
     AttemptState,
     AttemptView,
@@ -88,7 +89,7 @@ def job_detail(
     )
     return JobDetail(
         **_job_fields(job, context, now=now, storage_url=storage_url),
-        spec=job.spec,
+        spec=storageoptions.masked_spec(job.spec),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
             vm_view(vm, attempts, now=now)
@@ -180,7 +181,12 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
 
 
 def _storage(job: Job, default: str) -> StorageSpec:
-    return StorageSpec(url=(job.spec.get("checkpoint") or {}).get("storage") or default)
+    """As it may be shown. Read as it lies in the row: a whole `JobSpec` for each line of a list of
+    jobs would cost more than the query."""
+    storage = (job.spec.get("checkpoint") or {}).get("storage") or default
+    if isinstance(storage, str):
+        return StorageSpec(url=storage)
+    return StorageSpec.model_validate(storage).masked()
 
 
 def _context(session: Session, jobs: Sequence[Job]) -> Context:

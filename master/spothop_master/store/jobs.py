@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.jobspec import JobSpec
+from spothop.jobspec import JobSpec, StorageSection
 from spothop.wire import JOB_ACTIVE, JobState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
@@ -136,5 +136,5 @@ def _with_storage(spec: JobSpec, storage_url: str) -> JobSpec:
         return spec
     if not storage_url:
         raise ValueError(f"job {spec.name!r} has no storage: set checkpoint.storage")
-    checkpoint = spec.checkpoint.model_copy(update={"storage": storage_url})
+    checkpoint = spec.checkpoint.model_copy(update={"storage": StorageSection(url=storage_url)})
     return spec.model_copy(update={"checkpoint": checkpoint})

@@ -120,13 +120,24 @@ def download(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where to; default: the id of the job.")
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The job file, for the credentials in `checkpoint.storage.options`: the master "
+            "shows them to nobody. Default: those of this machine.",
+        ),
+    ] = None,
 ) -> None:
     """Fetch a job's newest checkpoint, verified, and its outputs.
 
     Example: spothop download mnist-small --to results
     """
+    from spothop import jobfile
+
+    spec = jobfile.load(file) if file is not None else None
     with session_of(context).client() as client:
-        found = client.download(job, to)
+        found = client.download(job, to, spec=spec)
     for problem in found.rejected:
         typer.echo(f"warning: {problem}", err=True)
     if found.checkpoint is not None:
