@@ -50,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Without garbage collection: all that is imported stays, and looking through it again and again
-    is two fifths of the time. Nor do later collections look at it."""
+    """Without garbage collection: what is imported stays, and looking through it again and again
+    was two fifths of the time. Nor do later collections look at it."""
     gc.disable()
     try:
         return (yield)

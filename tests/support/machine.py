@@ -72,7 +72,7 @@ print(10**9 if int(os.environ["SPOTHOP_ATTEMPT"]) <= endless else restored + mor
 class Machine:
     """One master; leaving the context ends it and everything below it, and tells what was left."""
 
-    poll_s = POLL_S
+    poll_s = 0.2
     """How often it is asked about a job that is waited for."""
 
     def __init__(
