@@ -57,6 +57,14 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
     assert not heavy & set(imported)
 
 
+def test_an_agent_imports_no_command_lines() -> None:
+    """httpx would bring its own one."""
+    program = "import json, sys, spothop_agent.__main__, httpx; print(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"rich", "pygments", "click", "typer"} & set(json.loads(done.stdout))
+
+
 def test_importing_makes_no_session() -> None:
     program = "import spothop.training.api as t; assert t._default is None"
     env = {"SPOTHOP_RUN_DIR": "/nonexistent"}
