@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import typer
 import uvicorn
-from alembic.util import CommandError
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -29,6 +28,7 @@ from spothop_master.clouds.local.config import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
+from spothop_master.store.db import MigrationRefused
 
 PRIVATE = 0o077
 """The umask: the database holds every job's `env`, whatever mode the home folder has."""
@@ -143,7 +143,7 @@ def open_database(settings: MasterSettings, services: Services) -> None:
     shown = make_url(settings.database_url).render_as_string(hide_password=True)
     try:
         first_start(services)
-    except CommandError as error:  # a migration that refuses, or a newer master's database
+    except MigrationRefused as error:  # a migration that refuses, or a newer master's database
         raise CannotStart(f"database_url = {shown}: {error}") from None
     except SQLAlchemyError as error:
         reason = str(error).splitlines()[0]

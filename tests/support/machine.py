@@ -29,6 +29,7 @@ from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED, AttemptView, EventView, JobDetail, VmView
 from spothop_master.clouds.local import config
 from spothop_master.clouds.local.driver import LocalCloud
+from support.database import write_migrated
 from support.leftovers import LEFTOVERS_S, carrying
 from support.waiting import POLL_S, WITHIN_S, Waited, until
 
@@ -101,6 +102,8 @@ class Machine:
         self.cloud_file = folder / "cloud.yaml"
         offered = _cloud(folder / "cloud", isolation, pool, pools or {}) | dict(cloud or {})
         self.cloud_file.write_text(yaml.safe_dump(offered), encoding="utf-8")
+        self.home.mkdir(mode=0o700)
+        write_migrated(self.home / "master.db")  # migrations have tests of their own
 
     # --- its life -------------------------------------------------------------------------------
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.util import CommandError
 
 from fakes.old_database import at, contents, fill, release_1, revision
-from spothop_master.store.db import Database
+from spothop_master.store.db import Database, MigrationRefused
 from spothop_master.store.schema import Attempt, Base
 
 
@@ -109,7 +108,7 @@ def test_a_row_with_an_unknown_value_stops_the_migration_and_stays(old: Database
         session.execute(sa.text("UPDATE jobs SET state = 'sleeping' WHERE id = 'done'"))
         session.execute(sa.text("UPDATE vms SET reason = 'bored' WHERE id IN ('vm-3', 'vm-4')"))
     before, shape = contents(old), schema_of(old)
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(MigrationRefused) as caught:
         old.migrate()
     assert "1 rows of jobs.state = 'sleeping'" in str(caught.value)
     assert "2 rows of vms.reason = 'bored'" in str(caught.value)
@@ -129,7 +128,9 @@ def test_a_migration_that_breaks_a_reference_is_undone(old: Database) -> None:
         with connection.begin():
             connection.exec_driver_sql("UPDATE events SET job_id = 'nobody'")
         connection.connection.cursor().execute("PRAGMA foreign_keys=ON")
-    with pytest.raises(CommandError, match="1 rows refer to rows that are not there, in events"):
+    with pytest.raises(
+        MigrationRefused, match="1 rows refer to rows that are not there, in events"
+    ):
         old.migrate()
     assert revision(old) == "0002"
 
@@ -171,7 +172,7 @@ def test_the_way_back_refuses_attempts_of_several_nodes(old: Database) -> None:
     old.migrate("0004")
     fill(old, {"places": [{"id": 9, "attempt_id": 4, "node": 1, "vm_id": "vm-4"}]})
     before = contents(old)
-    with pytest.raises(CommandError, match="several nodes"):
+    with pytest.raises(MigrationRefused, match="several nodes"):
         old.downgrade("0003")
     assert (contents(old), revision(old)) == (before, "0004")
 

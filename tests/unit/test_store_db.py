@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -19,9 +21,9 @@ from spothop.statemachine import IllegalTransition
 from spothop.wire import JobState, VmReason
 from spothop_master.core.states import JobEvent, VmEvent
 from spothop_master.store import leases, transitions
-from spothop_master.store.db import MIGRATIONS, Database
+from spothop_master.store.db import MIGRATIONS, Database, newest_revision
 from spothop_master.store.schema import Base, Event, Job, User, VmRow
-from support.database import new_database
+from support.database import new_database, write_migrated
 from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -71,9 +73,21 @@ def test_migrations_make_the_same_indexes_and_guards_as_the_models(
 
 def test_migrating_again_is_harmless_and_there_is_one_head(db: Database) -> None:
     db.migrate()
-    assert len(ScriptDirectory(str(MIGRATIONS)).get_heads()) == 1
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [newest_revision()]
+    assert db.revision() == newest_revision()
     with db.read() as session:
         assert session.get(Job, "j1") is not None
+
+
+def test_a_master_with_nothing_to_migrate_starts_without_alembic(tmp_path: Path) -> None:
+    path = tmp_path / "migrated.db"
+    write_migrated(path)
+    program = (
+        "import sys, spothop_master.__main__; from spothop_master.store.db import Database; "
+        f"Database('sqlite:///{path}').migrate(); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_a_failed_transaction_leaves_nothing(db: Database) -> None:

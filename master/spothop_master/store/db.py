@@ -2,26 +2,29 @@
 
 SQLite (WAL) takes its write lock at the beginning of `begin()`: a transaction that reads first and
 writes later would otherwise fail when another one wrote between. `read()` takes no lock.
+
+Alembic is half a second of a master's start. It is imported when there is something to migrate.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
 from sqlalchemy.orm import Session
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "_migrations"
 """A relative link to `migrations/` in the repository; a real folder in a wheel."""
 
 BUSY_S = 5
+
+
+class MigrationRefused(Exception):
+    """Nothing was changed; the message says why."""
 
 
 class Database:
@@ -63,16 +66,30 @@ class Database:
     def migrate(self, revision: str = "head") -> None:
         """Up to this revision; harmless when it is there already.
 
-        Raises `alembic.util.CommandError` when a revision refuses what it finds, or when the
-        database is of a newer master; then nothing was changed.
+        Raises `MigrationRefused` when a revision refuses what it finds, or when the database is of
+        a newer master.
         """
-        self._alembic(command.upgrade, revision)
+        if revision != "head" or self.revision() != newest_revision():
+            self._alembic("upgrade", revision)
 
     def downgrade(self, revision: str) -> None:
-        """Back down to this revision: for tests, and for people who know why."""
-        self._alembic(command.downgrade, revision)
+        """Back down to this revision: for tests, and for people who know why. Raises as `migrate`
+        does."""
+        self._alembic("downgrade", revision)
 
-    def _alembic(self, order: Callable[[Config, str], None], revision: str) -> None:
+    def revision(self) -> str | None:
+        """The migration that this database is at; None when it is at none."""
+        with self.engine.connect() as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return None
+            found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+            return found if found is None else str(found)
+
+    def _alembic(self, order: str, revision: str) -> None:
+        from alembic import command
+        from alembic.config import Config
+        from alembic.util import CommandError
+
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with (
@@ -82,7 +99,10 @@ class Database:
             connection.begin(),
         ):
             config.attributes["connection"] = connection
-            order(config, revision)
+            try:
+                getattr(command, order)(config, revision)
+            except CommandError as error:
+                raise MigrationRefused(str(error)) from error
             if self.single_master:
                 _check_foreign_keys(connection)
 
@@ -103,6 +123,11 @@ class Database:
         self.engine.dispose()
 
 
+def newest_revision() -> str:
+    """From the names of the migrations' files: `v0004_places.py` holds revision 0004."""
+    return max(path.name[1:5] for path in (MIGRATIONS / "versions").glob("v*.py"))
+
+
 def _foreign_keys(connection: sa.Connection, how: str) -> None:
     """Past SQLAlchemy, which would begin a transaction for it."""
     cursor = connection.connection.cursor()
@@ -115,7 +140,7 @@ def _check_foreign_keys(connection: sa.Connection) -> None:
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     if broken:
         tables = ", ".join(sorted({str(row[0]) for row in broken}))
-        raise CommandError(f"{len(broken)} rows refer to rows that are not there, in {tables}")
+        raise MigrationRefused(f"{len(broken)} rows refer to rows that are not there, in {tables}")
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
