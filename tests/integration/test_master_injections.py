@@ -206,10 +206,10 @@ def moves(harness: MasterHarness, old: ScriptedAgent) -> ScriptedAgent:
 
 
 def test_intervals_follow_the_seed_and_begin_when_a_vm_comes_up(harness: MasterHarness) -> None:
-    plan = Plan(mttp_s=[100, 400], seed=3)
+    plan = Plan(mttp_s=[30, 100], seed=3)
     agent = harness.training()
     asked = harness.clock()
-    inject(harness, mttp_s=[100, 400], seed=3)
+    inject(harness, mttp_s=[30, 100], seed=3)
     loop = injector(harness)
     first = plan.interval_s(0) or 0
     assert (waits(harness, agent, loop) - asked).total_seconds() == pytest.approx(first, abs=1)

@@ -46,7 +46,7 @@ the VM ends."""
 
 FAST: dict[str, float] = {
     "sync_every_s": 0.4,
-    "supervise_every_s": 0.2,
+    "supervise_every_s": 0.4,
     "sweep_every_s": 1,
     "suspect_after_syncs": 3,
     "silent_after_s": 30,
