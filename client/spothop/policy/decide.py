@@ -1,4 +1,27 @@
-"""The decisions themselves: agent, master and simulator call these two functions and no others."""
+"""When to save: agent, master and simulator ask these functions and no others.
+
+Two questions, answered from the same figures:
+
+- At a notice: is there time? A save must wait for the end of the step, be written, and be uploaded
+  before the kill: T + delta + beta < G. Nothing else counts; the interval plays no part.
+- Without one: how long may training run without a save? A short interval spends time on saves, a
+  long one repeats lost work after a failure. The best one balances both (`intervals`). What a
+  notice saves anyway is no loss, so `notice-aware` counts *unprotected* failures only: the share of
+  preemptions that comes without a usable notice, and failures of other kinds.
+
+Rules:
+
+1. The answer follows from the arguments alone. Master and simulator cannot disagree, and a decision
+   can be computed again from the figures that it carries.
+2. Every figure is a measurement and may be missing or absurd. Negative ones count as 0, results
+   stay between TINY_S and LONGEST_S, nothing is ever NaN: a bad measurement costs a save too many
+   or too few, never the loop that asked.
+3. Trust in notices and in a measured hazard is bounded (`Q_CAP`, `_LEAST_HAZARD`): no history,
+   however good, switches insurance off.
+
+What does not work: following the hazard of this very moment (an interval reaches past it; its mean
+over the interval counts), and finding that interval by plain iteration (see `_settled`).
+"""
 
 from __future__ import annotations
 

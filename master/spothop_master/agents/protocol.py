@@ -1,4 +1,22 @@
-"""The protocol with agents: joining, taking their reports in order, and the directives they get."""
+"""The protocol with agents: joining, taking their reports in order, and the directives they get.
+
+Requests and answers get lost, repeated and overtaken; agents and masters are killed between any two
+lines. Three rules make that harmless:
+
+1. Reports have numbers without gaps. Those up to `acked_seq` are known and skipped; one after a gap
+   waits, because the missing one is still on the agent's disk. The number moves in the transaction
+   that applies the report, so each counts exactly once.
+2. Directives are states, not commands: they are read from the rows at every call ("this attempt may
+   fence", "this VM is not wanted"). Nothing is queued, a lost answer loses nothing, and saying it
+   again changes nothing.
+3. A token is used up when the agent has its session for certain: at its first report, not at the
+   answer, which may never arrive.
+
+A VM's reports and the loops change the same rows, so both take the job's row first (`leases.lock`).
+
+What does not work: refusing a whole sync for one bad report (the agent sends it again for ever, and
+nothing after it counts), and trusting the agent's clock (reports carry their age instead).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,22 @@
-"""What each report of an agent changes. One function a kind; `apply_report` picks it."""
+"""What each report of an agent changes. One function a kind; `apply_report` picks it.
+
+A report says what has happened, possibly long ago: it waited on the agent's disk while the master
+was away, and its attempt may be over by now. So the question is always what it may still change.
+
+1. Facts stay facts (`_ALWAYS`): a notice belongs to the VM, a commit to the chain, a message to the
+   log. They count whatever became of the attempt.
+2. All else moves a life cycle on, and counts only while the attempt lives and no newer one is
+   fenced in (I2). Late reports leave an event; late steps do not, there are too many.
+3. Times are `context.at`, the moment of the report by the master's clock, never the moment of
+   arrival. What has a first time (`prepared_at`, `notice_at`) keeps it; what only grows
+   (`last_step`) never falls.
+4. The caller applies each number once. A fact may reach us twice all the same, with a new number:
+   from an agent that was killed before it had noted that it reported. Those are known by what they
+   are (a commit by its n).
+
+What does not work: asking the attempt's state alone whether a report counts. A replacement that is
+fenced in shuts out an attempt whose end nobody has noticed yet.
+"""
 
 from __future__ import annotations
 

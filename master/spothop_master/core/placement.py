@@ -1,4 +1,19 @@
-"""In which order to try the pools. Pure."""
+"""In which order to try the pools. Pure.
+
+What it must guarantee: the user's order comes first; every pool that may work is in the answer; a
+job never asks the same failing pool again and again while others are left.
+
+1. Only `any_of`, `spot`, `max_price` and a refusal that no repetition changes (`FINAL`) take a pool
+   out. Trouble moves it to the end. A job whose pools all had trouble still has one to try.
+2. Trouble is forgotten after `avoid_s`, and among the pools with trouble the one whose trouble is
+   longest ago comes first. So tries go round, and a pool that is well again is found.
+3. It is judged from this job's own VMs, and it is the same for the same facts: a master that was
+   restarted between two tries goes on where the other one stopped.
+
+What does not work: leaving out pools with trouble (with one zone the job would stand still),
+counting refusals (a pool that was full all day would be the last one for another day), and the
+price alone (the cheapest pool is often the one that is being emptied).
+"""
 
 from __future__ import annotations
 

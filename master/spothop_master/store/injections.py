@@ -1,4 +1,25 @@
-"""Injections: asking for one, finding the next VM to preempt, writing down what became of it."""
+"""Injections: asking for one, finding the next VM to preempt, writing down what became of it.
+
+What it must guarantee: preemption k of a plan comes after its interval and is written down once,
+although several masters look at the plan, and any of them may be killed between the call to the
+cloud and its record.
+
+1. `done` is the place in the plan: the number of preemptions that are written down. It moves by
+   one, with the record, and only from the k that the caller claimed. A second record of the same k
+   changes nothing.
+2. A claim is a guarded UPDATE with an end (`CLAIM`), not a lock: one master wins it, and one that
+   dies with it holds up the next try for that long and no longer.
+3. A call without a record is made again: while the VM trains, to the same VM, which is harmless,
+   because the cloud answers as it did the first time. Where its notice is known by then, the next
+   VM is taken: a master killed at that place may cost one preemption more than the plan counts,
+   never one fewer.
+4. Intervals are counted from when the VM runs, as the cloud says, or from the injection where that
+   is later: what an allocation takes is no part of a life.
+
+What does not work: a thread that sleeps through the interval (a restart forgets it), a list of
+moments made at the start (every allocation would eat into the next life), and a random interval
+drawn at the call (a repeated call would draw another one; `Plan` answers from seed and k).
+"""
 
 from __future__ import annotations
 
