@@ -70,6 +70,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
+@pytest.fixture(autouse=True)
+def _databases_are_closed() -> Iterator[None]:
+    yield
+    if database := sys.modules.get(
+        "support.database"
+    ):  # most tests have none, and do not import it
+        database.close_all()
+
+
 # Each process that runs tests has its own marker, and looks for what carries it. The one that only
 # hands tests to workers gets their findings.
 _MARKER = leftovers.mark()

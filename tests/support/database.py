@@ -8,11 +8,22 @@ from pathlib import Path
 
 from spothop_master.store.db import Database
 
+_opened: list[Database] = []
+
 
 def new_database(path: Path) -> Database:
-    """A migrated SQLite database in this file, which must not be there yet."""
+    """A migrated SQLite database in this file, which must not be there yet. The test need not close
+    it."""
     write_migrated(path)
-    return Database(f"sqlite:///{path}")
+    _opened.append(Database(f"sqlite:///{path}"))
+    return _opened[-1]
+
+
+def close_all() -> None:
+    """Closing one twice is harmless. One that is not closed warns since Python 3.13: when it is
+    collected, in whatever test runs then."""
+    while _opened:
+        _opened.pop().close()
 
 
 def write_migrated(path: Path) -> None:
