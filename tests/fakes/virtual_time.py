@@ -18,6 +18,8 @@ T = TypeVar("T")
 START_S = 1000.0
 LIMIT_S = 3600.0
 """Virtual seconds after which a scenario that does not end has failed."""
+PATIENCE_S = 1000.0
+"""Virtual seconds that one condition is waited for."""
 
 
 class Takes(Exception):
@@ -105,6 +107,11 @@ def play(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the others go on, in virtual time, until it holds."""
-    while not condition():  # noqa: ASYNC110  no wait costs real time here
-        await asyncio.sleep(0.01)
+    """Let the others go on, in virtual time, until it holds. What takes long is looked at more
+    rarely, so that a condition that never holds fails soon in real time, too."""
+    waited_s = 0.0
+    while not condition():
+        step_s = 0.01 if waited_s < 10 else 0.25
+        await asyncio.sleep(step_s)
+        waited_s += step_s
+        assert waited_s < PATIENCE_S, f"nothing happened for {PATIENCE_S:.0f} virtual seconds"

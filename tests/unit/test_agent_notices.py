@@ -24,6 +24,7 @@ from spothop.wire import (
 from spothop_agent.attempt import Attempt
 from spothop_agent.notice_states import NoticeState
 from spothop_agent.notices import Notices
+from spothop_agent.saves import AtNotice
 from spothop_agent.state import NoticeSeen, Phase
 from spothop_agent.watch import Notice
 
@@ -411,6 +412,78 @@ def test_another_attempt_answers_after_the_hand_over(tmp_path: Path) -> None:
         run.process.end(OK)
         await running
         await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_notice_is_on_the_disk_before_the_save_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        ask, found = run.attempt.on_notice, []
+
+        def on_notice(event: str, deadline: float) -> AtNotice:
+            found.append(run.on_disk().notice)
+            return ask(event, deadline)
+
+        monkeypatch.setattr(run.attempt, "on_notice", on_notice)
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        (notice,) = found
+        assert notice is not None
+        assert (notice.event, notice.state) == ("event-1", NoticeState.SEEN)
+        assert (notice.announced, notice.deadline) == (True, START_S + 30.0)
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_notice_and_acknowledgement_are_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        urgent: list[str] = []
+        monkeypatch.setattr(run.context.link, "wake", lambda: urgent.append(run.kinds()[-1]))
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        assert "notice" in urgent
+        run.process.hand_over(2, E)
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        assert "acknowledged" in urgent
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("back_to", [NoticeState.SEEN, NoticeState.COMMITTED])
+def test_an_agent_that_died_before_it_noted_its_report_tells_it_once(
+    tmp_path: Path, back_to: NoticeState
+) -> None:
+    async def scenario() -> None:
+        first = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(first)
+        await cloud.announce(a_notice())
+        first.process.hand_over(2, E)
+        await until(lambda: first.notice_state is NoticeState.ACKNOWLEDGED)
+        notice = first.state.notice
+        assert notice is not None
+        first.context.state_file.set(notice=notice.model_copy(update={"state": back_to}))
+        await first.die()
+        await cloud.close()
+        run = first.again()
+        run.start()
+        cloud = Cloud(run)
+        await cloud.announce(a_notice())
+        await run.over()
+        await until(lambda: cloud.told)
+        await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
+        assert len(run.reports(NoticeReport)) == 1
+        assert run.reports(AcknowledgedReport) == [AcknowledgedReport(event="event-1")]
         await cloud.close()
 
     play(scenario)

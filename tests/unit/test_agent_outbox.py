@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from spothop.wire import SaveKind
 from spothop_agent import outbox
-from spothop_agent.outbox import Entry, Meta, Torn
+from spothop_agent.outbox import Entry, Meta, Saved, Torn
 
 P, N, E = SaveKind.PERIODIC, SaveKind.INSURANCE, SaveKind.EMERGENCY
 
@@ -209,3 +211,115 @@ def test_a_backup_that_cannot_be_read_now_is_not_torn(
         patched.setattr(Path, "read_bytes", no_handle)
         assert outbox.read(tmp_path, "1-1") is None
     assert isinstance(outbox.read(tmp_path, "1-1"), Entry)
+
+
+def saved(id_: str, step: int, began: float | None = None) -> Saved:
+    return Saved(id_, step, began)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (saved("1", 5), saved("2", 5)),  # the same step: the one that was handed over first
+        (saved("2", 5, 10.0), saved("1", 9, 20.0)),  # the one that began first
+        (saved("2", 9, 10.0), saved("1", 5, 20.0)),  # although a script has gone back
+        (saved("2", 5, 10.0), saved("1", 9, 10.0)),  # at the same time: by step
+        (saved("2", 5, 0.0), saved("1", 9, 20.0)),  # where one has no time: by step
+        (saved("2", 5, 20.0), saved("1", 9, 0.0)),
+        (saved("2", 5), saved("1", 9)),
+    ],
+)
+def test_which_of_two_saves_is_older(older: Saved, newer: Saved) -> None:
+    assert older.older_than(newer)
+    assert not newer.older_than(older)
+    assert not older.older_than(older)
+
+
+def test_a_save_is_as_old_as_its_begin_or_else_its_hand_over() -> None:
+    made = entry(3, N)
+    assert Saved.of(made) == Saved(made.id, 3, 3.0)
+    began = replace(made, meta=made.meta.model_copy(update={"began": 1.5}))
+    assert Saved.of(began) == Saved(made.id, 3, 1.5)
+    unknown = replace(made, meta=made.meta.model_copy(update={"began": 0.0}))
+    assert Saved.of(unknown) == Saved(made.id, 3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "next_step"),
+    [(4.0, 2), (4.0 + 1e-9, 0), (2.0, 2), (2.0 + 1e-9, 2)],
+)
+def test_what_needs_all_the_time_that_is_left_does_not_fit(left_s: float, next_step: int) -> None:
+    """Two uploads of 2 s each; a third is not waited for."""
+    plan = outbox.plan(queue(P, N, E)[:1] + queue(P, N, E)[2:], left_s=left_s, backup_s=2.0)
+    assert plan.next is not None
+    assert plan.next.meta.step == next_step
+
+
+def test_the_upload_that_just_does_not_fit_gives_way_to_the_one_with_the_least_left() -> None:
+    old, new = (replace(e, size=size) for e, size in zip(queue(P, E), (70, 170), strict=True))
+
+    def chosen(left_s: float) -> int:
+        plan = outbox.plan([old, new], left_s=left_s, backup_s=None, bytes_per_s=100)
+        assert plan.next is not None
+        return plan.next.meta.step
+
+    # 0.7 s and 1.7 s, and 0.3 s for the entry of each
+    assert chosen(2.0) == 0
+    assert chosen(2.0 + 1e-9) == 1
+
+
+def test_an_upload_that_is_through_needs_its_entry_only() -> None:
+    old, new = (replace(e, size=100) for e in queue(P, E))
+
+    def chosen(left_s: float, current: outbox.Upload | None) -> int:
+        plan = outbox.plan([old, new], left_s=left_s, backup_s=None, bytes_per_s=1, current=current)
+        assert plan.next is not None
+        return plan.next.meta.step
+
+    through = outbox.Upload(id=old.id, done=150)  # more than the entry's size: it has grown
+    assert chosen(100.6 + 1e-6, through) == 0
+    assert chosen(100.6 - 1e-6, through) == 1
+    assert chosen(200.6 + 1e-6, None) == 0
+    assert chosen(200.6 - 1e-6, None) == 1
+
+
+def test_a_folder_is_as_large_as_its_files(tmp_path: Path) -> None:
+    folder = put(tmp_path, "1-1", is_dir=True)
+    payload = folder / "payload" / "c.pt"
+    payload.unlink()
+    (payload / "rank-0").mkdir(parents=True)
+    (payload / "rank-0" / "weights").write_bytes(b"12345")
+    (payload / "meta").write_bytes(b"123")
+    found = outbox.read(tmp_path, "1-1")
+    assert isinstance(found, Entry)
+    assert found.size == 8
+
+
+def test_a_torn_entry_says_its_id_and_what_is_wrong(tmp_path: Path) -> None:
+    folder = put(tmp_path, "1-1")
+    (folder / "meta.json").unlink()
+    found = outbox.read(tmp_path, "1-1")
+    assert isinstance(found, Torn)
+    assert found.id == "1-1"
+    assert "No such file" in found.message
+    assert "\n" not in found.message
+
+
+def test_what_cannot_be_deleted_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.rmtree
+
+    def refuses(path: Path, ignore_errors: bool = False) -> None:
+        monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
+        monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
+        real(path, ignore_errors=ignore_errors)
+
+    put(tmp_path, "1-1").rename(tmp_path / ".gone-1-1")
+    put(tmp_path, "2-1")
+    found = outbox.read(tmp_path, "2-1")
+    assert isinstance(found, Entry)
+    monkeypatch.setattr(shutil, "rmtree", refuses)
+    outbox.sweep(tmp_path)
+    found.remove()
+    assert outbox.names(tmp_path) == []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from spothop.policy.types import Measures
 from spothop.wire import Insurance, PolicyParams, SaveKind
-from spothop_agent.saves import Saves
+from spothop_agent.saves import Ask, Saves
 
 FIRST_TAU_S = 60.0
 
@@ -248,3 +251,125 @@ def test_a_save_of_which_only_the_step_is_known_measures_nothing() -> None:
     made = saves(save_s=4.0, backup_s=1.0)
     made.accepted(SaveKind.PERIODIC, 10, request=None, delta_s=0.0, now=1.0)
     assert made.save_s == 4.0
+
+
+# --- what a request says, field by field ----------------------------------------------------------
+
+
+def test_a_missed_request_is_asked_again_whole() -> None:
+    made = saves(ranks=2)
+    made.stepped(100, count=100, step_s=0.05)
+    ask = made.at_notice("e", 30.0, now=2.0).ask
+    assert ask is not None
+    again = made.missed(ask.request, 90, now=2.5)  # of a rank that is behind what is known
+    assert again == Ask(
+        request="emergency-1-2500", kind=SaveKind.EMERGENCY, at_step=110, deadline=30.0,
+        reason="notice e",
+    )  # fmt: skip
+    assert made.pending == again
+
+
+def test_a_missed_request_before_any_step_was_reported() -> None:
+    made = saves(ranks=2, step_s=0.05)
+    ask = made.at_notice("e", 30.0, now=2.0).ask
+    assert ask is not None
+    assert ask.at_step == 5  # 0.25 s of steps, from step 0
+    again = made.missed(ask.request, 7, now=2.5)
+    assert again is not None
+    assert (again.at_step, made.step) == (17, 7)
+
+
+@pytest.mark.parametrize(("ranks", "at_step"), [(1, None), (2, 12)])
+def test_a_single_rank_saves_at_its_next_check(ranks: int, at_step: int | None) -> None:
+    made = saves(ranks=ranks)
+    made.stepped(10, count=10, step_s=10.0)  # slow steps: two of them ahead are enough
+    ask = made.at_notice("e", 60.0, now=1.0).ask
+    assert ask is not None
+    assert ask.at_step == at_step
+
+
+def test_without_a_step_time_ranks_look_two_steps_ahead() -> None:
+    made = saves(ranks=2)
+    ask = made.at_notice("e", 30.0, now=2.0).ask
+    assert ask is not None
+    assert ask.at_step == 2
+
+
+def test_an_emergency_is_asked_again_before_any_step_but_insurance_is_not() -> None:
+    made = saves(save_s=1.0, backup_s=1.0)
+    made.at_notice("e", 100.0, now=0.0)
+    again = made.due(10.0, uploading=False)
+    assert again is not None
+    assert again.kind is SaveKind.EMERGENCY
+    asked = saves(save_s=1.0, backup_s=1.0)
+    asked.resume(
+        Ask(request="r", kind=SaveKind.INSURANCE, at_step=None, deadline=None, reason="x"), now=0.0
+    )
+    assert asked.due(60.0, uploading=False) is None
+    assert (asked.pending, asked.unanswered) == (None, 1)
+
+
+def test_an_emergency_is_asked_for_up_to_its_deadline() -> None:
+    made = saves(save_s=1.0, backup_s=1.0)
+    made.at_notice("e", 10.0, now=0.0)
+    assert made.due(10.0, uploading=False) is not None
+    assert made.due(10.1, uploading=False) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "first_s"), [(SaveKind.EMERGENCY, 30.0), (SaveKind.INSURANCE, 300.0)]
+)
+def test_an_unmeasured_save_is_given_more_time_and_ever_more(
+    kind: SaveKind, first_s: float
+) -> None:
+    made = saves()
+    made.stepped(1, count=1, step_s=0.1)
+    made.resume(Ask(request="r", kind=kind, at_step=None, deadline=None, reason="x"), now=0.0)
+    now = 0.0
+    for doublings in (1, 2, 4, 8, 16, 32, 64, 64):  # and no rarer than that
+        assert made.due(now + first_s * doublings - 0.1, uploading=False) is None
+        now += first_s * doublings
+        assert made.due(now, uploading=False) is not None
+
+
+def test_a_directive_for_the_step_that_is_saved_is_spent() -> None:
+    made = saves()
+    accept(made, SaveKind.PERIODIC, 10, now=1.0)
+    made.insurance = directive(10, tau_s=20.0)
+    made.stepped(11, count=1, step_s=0.1)
+    assert made.due(20.9, uploading=False) is None
+    ask = made.due(21.0, uploading=False)
+    assert ask is not None
+    assert "20.0 s since the last save" in ask.reason
+
+
+def test_the_last_save_before_we_end_the_process() -> None:
+    made = saves()
+    ask = made.last_save("the job is paused", now=3.0)
+    assert ask == Ask(
+        request="insurance-1-3000", kind=SaveKind.INSURANCE, at_step=None, deadline=None,
+        reason="the job is paused",
+    )  # fmt: skip
+    assert (made.pending, made.asked_at) == (ask, 3.0)
+    assert made.last_save("again", now=4.0) is None
+    assert made.pending == ask
+
+
+def test_a_second_notice_says_whether_the_save_that_was_asked_for_fits() -> None:
+    made = saves(save_s=1.0, backup_s=1.0)
+    made.at_notice("e1", 30.0, now=2.0)
+    assert made.at_notice("e2", 30.0, now=3.0).fits is True
+    assert made.at_notice("e3", 30.0, now=29.0).fits is False
+
+
+def test_a_reason_says_when_nothing_was_measured() -> None:
+    assert "no save was measured yet" in saves().at_notice("e", 30.0, now=1.0).reason
+    measured = saves(save_s=1.0, backup_s=1.0).at_notice("e", 30.0, now=1.0)
+    assert "no save was measured yet" not in measured.reason
+
+
+def test_what_is_not_measured_counts_as_nothing() -> None:
+    assert saves().measures(-5.0) == Measures(
+        step_s=0.0, save_s=0.0, backup_s=0.0, mttp_s=math.inf, restart_s=0.0, grace_s=0.0,
+        margin_s=saves().params.margin_s,
+    )  # fmt: skip
