@@ -46,6 +46,7 @@ from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
 from spothop_agent.tasks import cancel_all, first_end
+from spothop_agent.threads import Threads
 from spothop_agent.watch import Notice
 
 FINAL_SYNC_S = 1.0
@@ -98,7 +99,8 @@ class Agent:
         self._state = StateFile(self._paths.state, self._reserve.release)
         self._link = MasterLink(config.master, clock=clock, rng=rng, transport=transport)
         self._spool = Spool(self._paths.spool, clock.boottime, self._reserve.release)
-        self._retrier = StorageRetrier(rng)
+        self._threads = Threads()
+        self._retrier = StorageRetrier(rng, threads=self._threads)
         self._next: Assignment | None = None
         self._news = asyncio.Event()
         """An assignment, or the release, has arrived."""
@@ -172,6 +174,7 @@ class Agent:
             clock=self._clock,
             chaos=self._chaos,
             retrier=self._retrier,
+            threads=self._threads,
             checkpoint_store=self._open_store(assignment, first=first),
             base_env=self._base_env,
         )
@@ -223,7 +226,7 @@ class Agent:
                 self._news.clear()
                 await self._news.wait()
             assignment, self._next = self._next, None
-            shutil.rmtree(self._context.paths.work, ignore_errors=True)
+            await self._threads.disk(shutil.rmtree, self._context.paths.work, ignore_errors=True)
             self._state.assign(assignment)
             self._begin()
             self._notices.hand_over(self._context, self._attempt)

@@ -12,11 +12,19 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from spothop.storage.errors import SourceChanged, StorageError, UnsafePath
+from spothop.storage.errors import (
+    SourceChanged,
+    StorageError,
+    StorageUnavailable,
+    UnsafePath,
+)
 from spothop.wire import CommittedReport, FencedReport
 from spothop_agent import outbox
+from spothop_agent.abort import Abort, Superseded
 from spothop_agent.context import Context
 from spothop_agent.notice_states import NoticeEvent
 from spothop_agent.outbox import Entry, Meta, Saved, Torn
@@ -38,57 +46,26 @@ one alone, for ever."""
 FINAL_AFTER_S = 300.0
 """A store that refuses for so long after the process has ended has the last word: the save is
 given up, and the job is no success. While the process trains, no refusal gives a save up."""
+DRAIN_S = 3600.0
+"""Nothing has gone through for so long after the process has ended, whatever the store says: the
+saves that wait are given up, because a VM that only waits costs money for ever."""
+DRAIN_LOOK_S = 30.0
 REMIND_EVERY_S = 600.0
 """A refusal that lasts is told again."""
 LOOKS, LOOK_AGAIN_S = 300, 1.0
 """For a backup that could not be read, when the process is over and nobody else looks."""
+SHARE, LEAST_ANSWER_S = 4, 2.0
+"""After a notice a call of the chain may take this part of the time left, and no less than so long,
+doubled each time that it did not suffice: a hanging request must leave time for another one."""
+MAX_DOUBLINGS = 6
 PRUNE_S = 30.0
 """How long the end of an attempt waits for the deletion of old checkpoints."""
 
 _log = logging.getLogger(__name__)
 
 
-class Superseded(Exception):
-    """A more urgent backup goes first; the upload of this one was stopped."""
-
-
 class PassedOver(Exception):
     """The store does not take this one; another one has its turn."""
-
-
-class Abort:
-    """Ends one backup: whoever waits for it goes on at once, its thread ends at its next block, or
-    before it writes the chain entry."""
-
-    def __init__(self) -> None:
-        self._thread = threading.Event()
-        self._loop = asyncio.Event()
-
-    def set(self) -> None:
-        self._thread.set()
-        self._loop.set()
-
-    def check(self) -> None:
-        """In the thread of the work: raises Superseded after `set`."""
-        if self._thread.is_set():
-            raise Superseded
-
-    async def unless(self, work: asyncio.Task[T]) -> T:
-        """The result of `work`. Raises Superseded as soon as `set` is called: a thread that hangs
-        in the network must not hold up what is more urgent."""
-        stop = asyncio.create_task(self._loop.wait())
-        try:
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:  # the attempt ends: so does the upload, at its next block
-            self._thread.set()
-            work.cancel()
-            raise
-        finally:
-            stop.cancel()
-        if not self._loop.is_set():
-            return work.result()
-        work.add_done_callback(lambda task: task.cancelled() or task.exception())
-        raise Superseded
 
 
 class Backups:
@@ -126,7 +103,14 @@ class Backups:
         self._refusals = 0  # in a row
         self._reminded_at = 0.0
         self._draining_at: float | None = None
-        outbox.sweep(context.paths.outbox)
+        self._trouble = ""  # the last error, while nothing goes through
+        self._furthest: dict[str, int] = {}  # bytes of each upload that ever went through
+        self._advanced_at = 0.0  # when something went further than before
+        self._unanswered = 0  # calls of the chain that were given up, in a row
+        self._measuring: asyncio.Task[None] | None = None
+        self._deleting: set[asyncio.Task[None]] = set()
+        for leftover in outbox.leftovers(context.paths.outbox):
+            self._delete(leftover)
         self._found_at_start = set(outbox.names(context.paths.outbox))
 
     @property
@@ -137,22 +121,42 @@ class Backups:
     # --- the queue ------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Queue new entries. The directory decides: a message about one may be lost. False when one
-        cannot be read now: look again."""
-        readable = True
-        for name in outbox.names(self._context.paths.outbox):
+        """Queue new entries, in order. The directory decides: a message about one may be lost.
+        False when one cannot be read now, or has to be walked through first: look again."""
+        if self._measuring is not None:
+            if not self._measuring.done():
+                return False
+            self._measuring.result()  # a failure of ours ends the agent, as everywhere
+            self._measuring = None
+        readable, folder = True, self._context.paths.outbox
+        for name in outbox.names(folder):
             if name in self._queue:
                 continue
-            found = outbox.read(self._context.paths.outbox, name)
+            if outbox.is_tree(folder, name):
+                self._measuring = asyncio.create_task(self._measure(name))
+                return False
+            found = outbox.read(folder, name)
             if found is None:
                 readable = False
             else:
                 self._take(found)
+        self._after_look()
+        return readable
+
+    async def _measure(self, name: str) -> None:
+        """A tree may have 100,000 files. Those behind it wait, so that the order stays."""
+        folder = self._context.paths.outbox
+        found = await self._context.threads.disk(outbox.read, folder, name)
+        if found is not None and name not in self._queue:
+            self._take(found)
+            self._measuring = None
+            self.look()
+
+    def _after_look(self) -> None:
         self._make_room()
         if self._current is not None and self._current in self._plan().superseded:
             self._abort.set()
             self._wake.set()
-        return readable
 
     def _take(self, entry: Entry | Torn) -> None:
         if isinstance(entry, Torn):
@@ -182,6 +186,8 @@ class Backups:
         return notice.after(event) if covers else None
 
     def _make_room(self) -> None:
+        if self._deleting:
+            return  # there will be more room in a moment
         free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE
         queue = [entry for entry in self._ordered() if entry is not self._current]
         victim = outbox.to_evict(queue, free=free)
@@ -221,15 +227,33 @@ class Backups:
         self._context.tell_user(message, level="error")
 
     def _forget(self, entry: Entry) -> None:
-        entry.remove()
+        self._delete(entry.set_aside())
+        self._furthest.pop(entry.id, None)
         self._queue.pop(entry.id, None)
         self._uploaded.pop(entry.id, None)
         self._stalled_s.pop(entry.id, None)
+
+    def _delete(self, tree: Path) -> None:
+        """In the background; what an end interrupts the next agent goes on with."""
+
+        async def delete() -> None:
+            await self._context.threads.disk(shutil.rmtree, tree, ignore_errors=True)
+
+        task = asyncio.create_task(delete())
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
 
     # --- the worker -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Work on the queue for ever; ends by cancellation, or when this attempt is fenced."""
+        try:
+            await self._work()
+        finally:
+            if self._measuring is not None:
+                self._measuring.cancel()
+
+    async def _work(self) -> None:
         await self._recognise()
         while self._context.state.fenced_by is None:
             self._wake.clear()
@@ -248,7 +272,10 @@ class Backups:
     async def _recognise(self) -> None:
         """What an agent before us has committed comes first: an older save that still waits must
         not be committed behind it."""
-        self.look()
+        for _ in range(len(self._found_at_start) + 1):
+            if self.look() or self._measuring is None:
+                break
+            await asyncio.wait({self._measuring})
         found = sorted(self._found_at_start & self._queue.keys(), reverse=True)
         if len(found) < 2:
             return  # the one is asked for when it has its turn
@@ -279,13 +306,45 @@ class Backups:
         for _ in range(LOOKS):
             if self.look():
                 break
-            await asyncio.sleep(LOOK_AGAIN_S)
+            if self._measuring is not None:
+                await asyncio.wait({self._measuring}, timeout=LOOK_AGAIN_S)
+            else:
+                await asyncio.sleep(LOOK_AGAIN_S)
         if self._queue and self._context.state.fenced_by is None:
             self._idle.clear()
             self._wake.set()
-            await self._idle.wait()
+            await self._idle_in_time(self._draining_at)
         if self._pruning is not None:
             await asyncio.wait({self._pruning}, timeout=PRUNE_S)
+
+    async def _idle_in_time(self, since: float) -> None:
+        """Trying again may help for ever; the wait ends when nothing at all goes through."""
+        told_at = -REMIND_EVERY_S
+        while not self._idle.is_set():
+            now = self._context.now()
+            left_s = max(since, self._advanced_at) + DRAIN_S - now
+            if left_s <= 0:
+                self._give_all_up()
+                return
+            if self._trouble and now - told_at >= REMIND_EVERY_S:
+                told_at = now
+                self._context.tell_user(
+                    f"the process has ended, and {len(self._queue)} of its saves wait for the"
+                    f" storage: {self._trouble}; trying on for {left_s / 60:.0f} min",
+                    level="warning",
+                )
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), min(left_s, DRAIN_LOOK_S))
+
+    def _give_all_up(self) -> None:
+        for entry in self._ordered():
+            self._give_up(
+                f"the save of step {entry.meta.step} was given up: nothing went through to the"
+                f" storage for {DRAIN_S / 60:.0f} min after the process had ended: "
+                f"{self._trouble or 'it does not answer'}"
+            )
+            self._forget(entry)
+        self._abort.set()
 
     async def _back_up(self, entry: Entry) -> None:
         from spothop.checkpoints import Fenced
@@ -321,6 +380,7 @@ class Backups:
                 return await self._once(entry, abort)
             except StorageError as error:
                 failures += 1
+                self._trouble = str(error)
                 newer = any(name > entry.id for name in self._queue)
                 if error.retryable and failures >= TURN_TRIES and newer:
                     raise PassedOver from error
@@ -363,8 +423,7 @@ class Backups:
         """Upload what is not uploaded yet, then commit; each is repeated by itself."""
         store, chaos = self._context.checkpoint_store, self._context.chaos
         if entry.id in self._found_at_start:
-            look = asyncio.to_thread(store.committed, entry.id)
-            there = await abort.unless(asyncio.create_task(look))
+            there = await self._answer(abort, lambda wanted: store.committed(entry.id))
             if there is not None:
                 return there
         if entry.id not in self._uploaded:
@@ -372,10 +431,38 @@ class Backups:
         chaos.reach("before_commit")
         files = self._uploaded[entry.id]
         restored_n = self._context.state.restored_n
-        commit = asyncio.to_thread(store.commit, entry, files, restored_n, abort.check)
-        made = await abort.unless(asyncio.create_task(commit))
+        made = await self._answer(
+            abort, lambda wanted: store.commit(entry, files, restored_n, wanted)
+        )
         chaos.reach("after_commit")
         return made
+
+    async def _answer(self, abort: Abort, call: Callable[[Callable[[], None]], T]) -> T:
+        """What a call of the chain returns. After a notice one that hangs is given up, and must
+        then not write any more. Raises StorageUnavailable."""
+        given_up = threading.Event()
+        began = self._context.now()
+
+        def still_wanted() -> None:
+            abort.check()
+            if given_up.is_set():
+                raise Superseded
+
+        def too_long() -> bool:
+            left_s = self._left_s()
+            if left_s is None:
+                return False
+            least_s = LEAST_ANSWER_S * 2.0 ** min(self._unanswered, MAX_DOUBLINGS)
+            return self._context.now() - began > max(left_s / SHARE, least_s)
+
+        work = asyncio.create_task(self._context.threads.storage(call, still_wanted))
+        try:
+            return await abort.unless(work, too_long=too_long)
+        except StorageUnavailable:
+            if not work.done():
+                given_up.set()
+                self._unanswered += 1
+            raise
 
     async def _upload(self, entry: Entry, abort: Abort) -> list[FileRecord]:
         store, chaos = self._context.checkpoint_store, self._context.chaos
@@ -384,10 +471,14 @@ class Backups:
         def on_progress(done: int, total: int) -> None:
             chaos.reach("during_upload")
             self._done_bytes, self._moved_at = done, self._context.now()
+            if done > self._furthest.get(entry.id, 0):
+                self._furthest[entry.id], self._advanced_at = done, self._moved_at
             abort.check()
 
         began = self._context.now()
-        upload = asyncio.to_thread(store.upload, entry, on_progress, abort.check, self._left_s)
+        upload = self._context.threads.storage(
+            store.upload, entry, on_progress, abort.check, self._left_s
+        )
         files = await abort.unless(asyncio.create_task(upload))
         self._bytes_per_s = max(entry.size, 1) / max(self._context.now() - began, 1e-3)
         chaos.reach("after_upload")
@@ -395,7 +486,8 @@ class Backups:
 
     def _committed(self, entry: Entry, made: ChainEntry) -> None:
         now, meta = self._context.now(), entry.meta
-        self._refused_at, self._refusals = None, 0
+        self._refused_at, self._refusals, self._unanswered = None, 0, 0
+        self._trouble, self._advanced_at = "", now
         beta_s = max(now - meta.mono, 0.0)
         self._saves.committed(beta_s)
         covered = self._notice_of(meta, NoticeEvent.COMMIT)
@@ -459,6 +551,6 @@ class Backups:
     async def _prune_once(self) -> None:
         """A failure is left to the next commit: nothing depends on the deletion."""
         try:
-            await asyncio.to_thread(self._context.checkpoint_store.prune)
+            await self._context.threads.storage(self._context.checkpoint_store.prune)
         except (StorageError, OSError) as error:
             _log.info("prune: %s", error)

@@ -15,6 +15,7 @@ from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import State, StateFile
+from spothop_agent.threads import Threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class Context:
     clock: Clock
     chaos: Chaos
     retrier: StorageRetrier
+    threads: Threads
     checkpoint_store: CheckpointStore
     base_env: Mapping[str, str]
 

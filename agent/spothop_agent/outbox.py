@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ COMMIT_S = 0.3
 """For the chain entry of an upload that is complete: two requests."""
 BAD = ".bad-"
 """Prefix of what is no backup: kept for people, not looked at again."""
+GONE = ".gone-"
+"""Prefix of what is being deleted."""
 
 
 class Meta(BaseModel):
@@ -66,11 +68,12 @@ class Entry:
         """What of the payload is in the store; it goes with the entry."""
         return self.folder / "uploaded.jsonl"
 
-    def remove(self) -> None:
-        """Out of sight in one step, so that a crash in the middle leaves no torn entry."""
-        aside = self.folder.with_name(f".gone-{self.id}")
+    def set_aside(self) -> Path:
+        """Out of sight in one step, so that a crash in the middle leaves no torn entry. Returns
+        what is to be deleted then: a tree may be large."""
+        aside = self.folder.with_name(f"{GONE}{self.id}")
         os.replace(self.folder, aside)
-        shutil.rmtree(aside, ignore_errors=True)
+        return aside
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,11 @@ def names(outbox: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(outbox) if not entry.name.startswith("."))
 
 
+def is_tree(outbox: Path, name: str) -> bool:
+    """Whether `read` walks through many files: not in the event loop then."""
+    return any(entry.is_dir() for entry in _scan(outbox / name / "payload"))
+
+
 def read(outbox: Path, name: str) -> Entry | Torn | None:
     """One entry; a torn one is put aside, so that it is reported once. None when the system does
     not let it be read now (no file handle left, an input error): look again."""
@@ -129,11 +137,16 @@ def read(outbox: Path, name: str) -> Entry | Torn | None:
         return None
 
 
-def sweep(outbox: Path) -> None:
-    """Delete what an earlier agent was about to delete."""
-    for entry in os.scandir(outbox):
-        if entry.name.startswith(".gone-"):
-            shutil.rmtree(entry.path, ignore_errors=True)
+def leftovers(outbox: Path) -> list[Path]:
+    """What an earlier agent was about to delete."""
+    return [Path(e.path) for e in os.scandir(outbox) if e.name.startswith(GONE)]
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError:  # `read` says what is wrong with it
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +236,16 @@ def to_evict(queue: list[Entry], *, free: int) -> Entry | None:
 def _size(path: Path) -> int:
     if not path.is_dir():
         return path.stat().st_size
-    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
+    size = 0
+    for folder, _, files in os.walk(path, onerror=_raise):
+        for name in files:
+            status = os.lstat(os.path.join(folder, name))
+            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _first_line(error: Exception) -> str:

@@ -123,8 +123,8 @@ class Preparation:
             archive = paths.root / "bundle.tar.gz"
             await self._fetch_bundle()
             try:
-                await asyncio.to_thread(bundle.verify, archive, assignment.bundle)
-                await asyncio.to_thread(bundle.unpack, archive, paths.work)
+                await self._context.threads.disk(bundle.verify, archive, assignment.bundle)
+                await self._context.threads.disk(bundle.unpack, archive, paths.work)
             except bundle.BundleError as error:
                 raise PreparationFailed("bundle", str(error), user=True) from error
             archive.unlink()

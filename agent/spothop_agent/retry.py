@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from spothop.backoff import delay_s
 from spothop.storage.errors import StorageError
+from spothop_agent.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,11 +43,13 @@ class StorageRetrier:
         self,
         rng: random.Random,
         *,
+        threads: Threads | None = None,
         first_s: float = FIRST_S,
         cap_s: float = CAP_S,
         hurry_cap_s: float = HURRY_CAP_S,
     ) -> None:
         self._rng = rng
+        self._threads = threads or Threads()
         self._first_s = first_s
         self._cap_s = cap_s
         self._hurry_cap_s = hurry_cap_s
@@ -59,7 +62,7 @@ class StorageRetrier:
         """Raises what `function` raises when trying again cannot help."""
 
         async def once() -> T:
-            return await asyncio.to_thread(function, *args, **kwargs)
+            return await self._threads.storage(function, *args, **kwargs)
 
         return await self.repeat(once)
 

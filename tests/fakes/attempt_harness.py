@@ -28,6 +28,7 @@ from spothop_agent.process import Exit
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
+from spothop_agent.threads import Threads
 
 T = TypeVar("T", bound=AnyReport)
 
@@ -67,6 +68,7 @@ class AttemptHarness:
             clock=clock,
             chaos=from_text("", root),
             retrier=StorageRetrier(rng),
+            threads=Threads(),
             checkpoint_store=self.store,
             base_env={"PATH": "/bin"},
         )

@@ -23,6 +23,7 @@ from spothop_agent.retry import StorageRetrier
 from spothop_agent.saves import Saves
 from spothop_agent.spool import Spool
 from spothop_agent.state import NoticeSeen, State, StateFile
+from spothop_agent.threads import Threads
 
 
 class Room:
@@ -47,6 +48,7 @@ class Room:
             clock=clock,
             chaos=Chaos(POINTS),
             retrier=StorageRetrier(rng, first_s=retry_s, cap_s=retry_s),
+            threads=Threads(),
             checkpoint_store=self.store,
             base_env={},
         )

@@ -345,15 +345,15 @@ def test_a_commit_is_noted_before_its_backup_is_deleted(tmp_path: Path) -> None:
         room.notice(request="emergency-1")
         name = room.put(20, SaveKind.EMERGENCY)
         states: list[NoticeState] = []
-        remove = Accepted.remove
+        set_aside = Accepted.set_aside
 
-        def watched(entry: Accepted) -> None:
+        def watched(entry: Accepted) -> Path:
             assert entry.id == name
             states.append(room.notice_state)
-            remove(entry)
+            return set_aside(entry)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Accepted, "remove", watched)
+            patch.setattr(Accepted, "set_aside", watched)
             await drained(room, room.worker())
         assert states == [NoticeState.COMMITTED]
 

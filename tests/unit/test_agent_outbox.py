@@ -170,8 +170,9 @@ def test_reads_what_the_process_published(tmp_path: Path) -> None:
     assert isinstance(found, Entry)
     assert (found.id, found.size, found.meta.step, found.meta.kind) == ("2-1", 5, 7, N)
     assert found.payload.read_bytes() == b"12345"
-    found.remove()
+    aside = found.set_aside()
     assert outbox.names(tmp_path) == ["1-1"]
+    assert outbox.leftovers(tmp_path) == [aside]
 
 
 @pytest.mark.parametrize("damage", ["no meta", "no payload", "garbage", "directory", "escape"])
@@ -192,11 +193,29 @@ def test_a_torn_entry_is_told_once_and_skipped(tmp_path: Path, damage: str) -> N
     assert outbox.names(tmp_path) == []
 
 
-def test_what_an_earlier_agent_was_deleting_is_deleted(tmp_path: Path) -> None:
+def test_what_an_earlier_agent_was_deleting_is_found(tmp_path: Path) -> None:
     put(tmp_path, "1-1").rename(tmp_path / ".gone-1-1")
     put(tmp_path, "2-1")
-    outbox.sweep(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["2-1"]
+    assert outbox.leftovers(tmp_path) == [tmp_path / ".gone-1-1"]
+    assert outbox.names(tmp_path) == ["2-1"]
+
+
+def test_a_tree_is_told_apart_and_measured(tmp_path: Path) -> None:
+    put(tmp_path, "1-1", content=b"12345")
+    assert not outbox.is_tree(tmp_path, "1-1")
+    assert not outbox.is_tree(tmp_path, "none")
+    folder = put(tmp_path, "2-1", name="d", is_dir=True)
+    payload = folder / "payload"
+    for file in payload.iterdir():
+        file.unlink()
+    (payload / "d" / "deep").mkdir(parents=True)
+    (payload / "d" / "deep" / "f").write_bytes(b"123")
+    (payload / "d" / "g").write_bytes(b"45")
+    (payload / "d" / "link").symlink_to("g")
+    assert outbox.is_tree(tmp_path, "2-1")
+    found = outbox.read(tmp_path, "2-1")
+    assert isinstance(found, Entry)
+    assert found.size == 5
 
 
 def test_a_backup_that_cannot_be_read_now_is_not_torn(

@@ -1,0 +1,41 @@
+"""Where blocking work runs: never in the event loop, and not in its default threads either.
+
+The loop has to see a notice within a second, and a tree of 100,000 files takes half a minute to
+delete. And a thread that hangs in the network cannot be ended: the default threads are few (six
+on a VM of two cores), and asyncio resolves host names in them, so a few hung uploads would cut
+the agent off from its master and leave it no thread for its disk. So each kind has threads of its
+own; they are started only when they are needed.
+
+- `disk`: walking, measuring, unpacking and deleting here. Few: one disk does not get faster.
+- `storage`: calls to the store. Many: one that hangs keeps its thread until the HTTP client gives
+  up (two minutes), long after it was given up here and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DISK, STORAGE = 4, 64
+
+
+class Threads:
+    """One for an agent. What waits for a call may be cancelled; the thread goes on."""
+
+    def __init__(self) -> None:
+        self._disk = ThreadPoolExecutor(DISK, "spothop-disk")
+        self._storage = ThreadPoolExecutor(STORAGE, "spothop-storage")
+
+    async def disk(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._disk, partial(function, *args, **kwargs))
+
+    async def storage(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._storage, partial(function, *args, **kwargs))
