@@ -55,6 +55,7 @@ check: .venv/ready
 	$(BIN)/lint-imports --no-cache
 
 bench: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/run_all.py
 
 clean:

@@ -166,3 +166,21 @@ def test_parts_suffice_and_memory_is_bounded(size: int) -> None:
         assert part * (in_flight(part) + 1) <= 100 * MIB
     else:
         assert in_flight(part) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "unsigned"),
+    [
+        ({}, True),
+        ({"unsigned_payload": "false"}, False),
+        ({"allow_http": "true"}, None),
+        ({"allow_http": "true", "unsigned_payload": "true"}, True),
+    ],
+)
+def test_over_tls_the_content_is_not_hashed_for_its_signature(
+    options: dict[str, str], unsigned: bool | None
+) -> None:
+    store = open_store(StorageSpec(url="s3://bucket/path", options=options))
+    assert isinstance(store, RemoteStore)
+    found = store._store.config.get("unsigned_payload")  # type: ignore[union-attr]
+    assert str(found).lower() == str(unsigned).lower()

@@ -47,7 +47,8 @@ MAX_PARTS = 10_000
 _IN_FLIGHT = 4
 _READ_BLOCK = 2 * MIB
 _CHUNK = 1 * MIB
-_BUDGET = 48 * MIB
+BUDGET = 48 * MIB
+"""Bytes of pieces under way at once, at most."""
 _BULK = 1000  # keys in one DeleteObjects request of S3
 
 
@@ -59,7 +60,7 @@ def part_size(size: int, least: int = PART) -> int:
 
 def in_flight(part: int) -> int:
     """Parts under way at once, so that memory stays bounded."""
-    return max(1, min(_IN_FLIGHT, _BUDGET // part - 1))
+    return max(1, min(_IN_FLIGHT, BUDGET // part - 1))
 
 
 class RemoteStore:
@@ -72,7 +73,7 @@ class RemoteStore:
         *,
         part: int = PART,
         patience: Patience | None = None,
-        window: Callable[[], Window] = lambda: Window(_BUDGET),
+        window: Callable[[], Window] = lambda: Window(BUDGET),
     ) -> None:
         self._store = store
         self._url = url
