@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from spothop.wire import AgentConfig
-from spothop_agent import chaos, watch
+from spothop_agent import chaos, process_tree, watch
 from spothop_agent.agent import Agent
 from spothop_agent.clock import SystemClock
 
@@ -41,6 +41,7 @@ def main() -> int:
 async def _run(config: AgentConfig, environment: dict[str, str]) -> int:
     clock = SystemClock()
     text = environment.get("SPOTHOP_CHAOS", "")
+    process_tree.adopt_orphans()
     async with watch.metadata_client() as metadata:
 
         def watcher(grace_s: float) -> AsyncIterator[watch.Notice]:
@@ -62,6 +63,7 @@ async def _run(config: AgentConfig, environment: dict[str, str]) -> int:
             base_env=environment,
             watcher=watcher,
             acknowledge=watch.acknowledge,
+            subreaper=True,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.leave.set)
         return await agent.run()

@@ -68,7 +68,8 @@ class Agent:
     """`watcher` makes the source of notices, given the promised grace period in seconds.
 
     `transport`, `open_store` and `make_process` are the ways out of the agent, to the master, the
-    storage and the training process; tests put scripted ones in their place.
+    storage and the training process; tests put scripted ones in their place. `subreaper` says that
+    this process adopts orphans: then all below it belongs to the attempt.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Agent:
         transport: httpx.AsyncBaseTransport | None = None,
         open_store: OpenStore = CheckpointStore,
         make_process: Callable[[AttemptPaths], TrainingProcess] | None = None,
+        subreaper: bool = False,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -94,6 +96,7 @@ class Agent:
         self._acknowledge = acknowledge
         self._open_store = open_store
         self._make_process = make_process
+        self._subreaper = subreaper
         self._paths = AgentPaths(Path(config.directory))
         self._reserve = Reserve(self._paths.reserve, config.reserve_bytes)
         self._state = StateFile(self._paths.state, self._reserve.release)
@@ -189,7 +192,9 @@ class Agent:
         if self._make_process is not None:
             return self._make_process(paths)
         log_max = self._context.assignment.log_max
-        return Process(paths, log_max=log_max, make_room=self._reserve.release)
+        return Process(
+            paths, log_max=log_max, make_room=self._reserve.release, subreaper=self._subreaper
+        )
 
     async def _work(self) -> None:
         grace_s = self._state.now.assignment.policy.grace_s

@@ -208,6 +208,12 @@ class Attempt:
         self._stopping.ended.set()
         self._context.chaos.reach("after_exit")
         self._context.note(f"the process ended: {how_it_ended(ended)}; backing up what is left")
+        if ended.left:
+            self._context.tell_user(
+                f"these processes do not end although they were killed: {ended.left}; the kernel"
+                " does not let them go (state D in ps), and what they hold may stay in use",
+                level="warning",
+            )
         trainer.pipes.drain()
         await backups.drain()
         await self._reporting.exited(ended, step=self._saves.step)

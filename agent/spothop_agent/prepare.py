@@ -12,15 +12,13 @@ import contextlib
 import errno
 import json
 import logging
-import os
 import random
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from spothop.storage.errors import StorageError
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
-from spothop_agent import bundle
+from spothop_agent import bundle, process_tree
 from spothop_agent.context import Context
 from spothop_agent.master_link import LinkError, MasterAway, backoff_s
 from spothop_agent.paths import write_atomic
@@ -160,7 +158,8 @@ class Preparation:
                 stderr=log,
                 start_new_session=True,
             )
-        write_atomic(self._context.paths.run / SETUP_PID, str(process.pid).encode())
+        record = json.dumps(process_tree.identity(process.pid)).encode()
+        write_atomic(self._context.paths.run / SETUP_PID, record)
         code: int | None = None
         try:
             code = await process.wait()
@@ -175,12 +174,13 @@ class Preparation:
             )
 
     def _end_setup(self) -> None:
-        """End the script's whole session: what it left in the background too."""
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
-            file = self._context.paths.run / SETUP_PID
-            pid = int(file.read_text())
-            file.unlink()
-            os.killpg(pid, signal.SIGKILL)
+        """End the script and what it left in the background; what an earlier boot left is gone."""
+        run = self._context.paths.run
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            record = json.loads((run / SETUP_PID).read_text())
+            (run / SETUP_PID).unlink()
+            for seen in process_tree.of_attempt(run, record, below=None):
+                process_tree.kill(seen)
 
     async def _data(self) -> None:
         for folder, url in self._context.assignment.data.items():

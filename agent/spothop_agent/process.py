@@ -6,8 +6,9 @@ cannot wait for it, and a process id alone proves nothing, because ids are used 
 1. The wrapper's lock says whether the run is alive: the kernel frees it whatever kills the
    wrapper.
 2. `exit.json` says how it ended, and it is there before the lock is free. A free lock without it
-   means that the wrapper was killed: what is left of the process's group is killed, too, and its
-   status is unknown.
+   means that the wrapper was killed, and that the status is unknown.
+3. The end is told only when nothing of the attempt lives any more (`process_tree`). What does not
+   end although it is killed is given up after a bound, and named.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from spothop_agent import wrapper
+from spothop_agent import process_tree, wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.reserve import MakeRoom, no_room, with_room
 
@@ -38,6 +41,8 @@ class Exit:
     code: int | None
     signal: int | None
     message: str = ""
+    left: tuple[int, ...] = ()
+    """Process ids that live on although they were killed."""
 
     @property
     def killed(self) -> bool:
@@ -60,6 +65,9 @@ class TrainingProcess(Protocol):
     def signal(self, number: signal.Signals) -> None:
         """Send to the process's whole group."""
 
+    def give_up(self) -> None:
+        """It does not end although it was killed: from now on `exit` says so."""
+
     def oom_kills(self) -> int | None:
         """How often the kernel's out-of-memory killer has struck so far; None when it is silent."""
 
@@ -67,8 +75,21 @@ class TrainingProcess(Protocol):
 class Process:
     """The real one, through its wrapper."""
 
-    def __init__(self, paths: AttemptPaths, *, log_max: int, make_room: MakeRoom = no_room) -> None:
+    def __init__(
+        self,
+        paths: AttemptPaths,
+        *,
+        log_max: int,
+        make_room: MakeRoom = no_room,
+        subreaper: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`subreaper`: this process adopts orphans, and all below it is of the attempt."""
         self._paths = paths
+        self._subreaper = subreaper
+        self._clock = clock
+        self._ending_since: float | None = None
+        self._given_up = False
         self._log_max = log_max
         self._make_room = make_room
         self._wrapper: subprocess.Popen[bytes] | None = None
@@ -77,9 +98,11 @@ class Process:
         """Start the wrapper, in its own session so that it outlives the agent. Harmless when there
         is, or was, one."""
         paths = self._paths
+        group = ""
         if not (paths.run / wrapper.PID).exists():
             with_room(lambda: wrapper.allocate(paths.run), self._make_room)
-        arguments = [str(paths.run), str(paths.work), str(paths.log), str(self._log_max), command]
+            group = process_tree.make_group(paths.run)
+        arguments = [*map(str, (paths.run, paths.work, paths.log, self._log_max)), group, command]
         # A SIGTERM before the wrapper is ready waits until it is: a mask is inherited.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
@@ -105,16 +128,48 @@ class Process:
     def exit(self) -> Exit | None:
         """How it ended; None while it runs, or while its wrapper has not ended yet."""
         if self._wrapper_lives():
+            return self._abandoned() if self._given_up else None
+        left = self._end_rest()
+        if left and not self._patience_is_over():
             return None
         content = self._read(wrapper.EXIT)
         if content is not None:
-            return Exit(code=content["code"], signal=content["signal"])
-        self.signal(signal.SIGKILL)  # nobody watches over it any more
-        return Exit(
-            code=None,
-            signal=None,
-            message="the wrapper of the training process was killed, so its status is unknown",
-        )
+            return Exit(code=content["code"], signal=content["signal"], left=left)
+        message = "the wrapper of the training process was killed, so its status is unknown"
+        return Exit(code=None, signal=None, message=message, left=left)
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    def _abandoned(self) -> Exit:
+        own = (self._read(wrapper.PID) or {}).get("wrapper")
+        left = tuple(seen.pid for seen in self._rest() if seen.pid != own)
+        message = "the training process does not end although it was killed, and is given up"
+        return Exit(code=None, signal=None, message=message, left=left)
+
+    def _rest(self) -> list[process_tree.Seen]:
+        below = os.getpid() if self._subreaper else None
+        return process_tree.of_attempt(self._paths.run, self._read(wrapper.PID), below=below)
+
+    def _end_rest(self) -> tuple[int, ...]:
+        """Kill what is left, and say what that was; called until there is nothing, so that nobody
+        waits here for what may never end."""
+        group = process_tree.group_of(self._read(wrapper.PID))
+        if not (rest := self._rest()):
+            wrapper.remove_group(group)
+            return ()
+        process_tree.end_group(group)
+        for seen in rest:
+            process_tree.kill(seen)
+        if self._subreaper:
+            process_tree.reap(but=self._wrapper.pid if self._wrapper is not None else None)
+        return tuple(seen.pid for seen in rest)
+
+    def _patience_is_over(self) -> bool:
+        now = self._clock()
+        if self._ending_since is None:
+            self._ending_since = now
+        return now - self._ending_since > wrapper.GIVE_UP_S
 
     def signal(self, number: signal.Signals) -> None:
         """Send to the process's whole group; to its wrapper as long as there is none."""
@@ -122,7 +177,7 @@ class Process:
         if content is None:
             if self._wrapper is not None:
                 self._wrapper.send_signal(number)
-        else:
+        elif process_tree.leader(content) is not None:  # else the id may be somebody else's
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(content["pgid"]), number)
 

@@ -1,4 +1,5 @@
-"""Ends the training process: a stop in its pipe, then SIGTERM, then SIGKILL.
+"""Ends the training process: a stop in its pipe, then SIGTERM, then SIGKILL. One that does not end
+then is given up: the kernel may never let it go.
 
 The first to ask gives the reason. It is kept in the state, so that an agent that is started again
 goes on stopping. A process that has never said hello cannot be asked, and gets SIGTERM at once.
@@ -22,6 +23,8 @@ STOP_STEPS = 3
 """A stop is heard at a step's beginning: this many steps are added."""
 TERMINATE_S = 5.0
 """From SIGTERM to SIGKILL."""
+GIVE_UP_S = 20.0
+"""From SIGKILL until the process is given up; more than its wrapper needs for what it left."""
 
 
 class Stopping:
@@ -52,7 +55,7 @@ class Stopping:
             self._task = asyncio.create_task(self._end_process(self._trainer, patience_s))
 
     async def _end_process(self, trainer: Trainer, patience_s: float | None) -> None:
-        """Ask, then SIGTERM, then SIGKILL."""
+        """Ask, then SIGTERM, then SIGKILL, then give up."""
         state = self._context.state
         if trainer.known:
             ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
@@ -66,6 +69,8 @@ class Stopping:
         self._process.signal(signal.SIGTERM)
         if not await self._ends_within(TERMINATE_S):
             self._process.signal(signal.SIGKILL)
+            if not await self._ends_within(GIVE_UP_S):
+                self._process.give_up()
 
     async def _ends_within(self, seconds: float) -> bool:
         try:

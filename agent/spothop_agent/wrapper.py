@@ -1,5 +1,5 @@
 """Runs the training process and records how it ended:
-`wrapper.py RUN_DIR WORK_DIR LOG LOG_MAX COMMAND`.
+`wrapper.py RUN_DIR WORK_DIR LOG LOG_MAX GROUP COMMAND`.
 
 A program of its own, so that the process survives the agent and its exit status outlives whoever
 started it (an agent that is started again cannot wait for it). Standard library only, and small:
@@ -42,6 +42,9 @@ LOCK_PAUSE_S = 0.02
 """The agent takes the lock for an instant when it looks whether a wrapper lives."""
 LEFTOVERS_S = 2.0
 """Time that children of an ended process get between SIGTERM and SIGKILL."""
+GIVE_UP_S = 10.0
+"""From SIGKILL until what still lives is given up: it is in uninterruptible sleep, as behind a dead
+network disk or a driver that hangs, and may be so for ever."""
 PUBLISH_S = 60.0
 """For the exit status, where a disk refuses even what is allocated (copy on write)."""
 LOOK_S = 0.02
@@ -55,7 +58,8 @@ KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(run_dir: str, work_dir: str, log: str, log_max: str, command: str) -> int:
+def main(run_dir: str, work_dir: str, log: str, log_max: str, group: str, command: str) -> int:
+    """`group` is the control group of the process; empty for none."""
     # From here on, and in the child until it is known, SIGTERM waits instead of being lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     run = Path(run_dir)
@@ -66,16 +70,19 @@ def main(run_dir: str, work_dir: str, log: str, log_max: str, command: str) -> i
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake = _wake_on_children()
     output, end = os.pipe()
-    child = _start(command, work_dir, end)
+    child, go = _start(command, work_dir, end, group)
     try:
         os.close(end)
         os.set_blocking(output, False)
-        _publish(run / PID, {"pid": child, "pgid": child, "wrapper": os.getpid()})
+        _publish(run / PID, _record(child, group))
+        os.write(go, b"g")
+        os.close(go)
         _forward_sigterm(child)
         pump = Pump(output, wake, Log(Path(log), int(log_max)))
         status = _wait(child, pump)
         ended = time.monotonic()
-        _end_leftovers(pump)
+        left = _end_leftovers(pump, group)
+        remove_group(group)
         pump.drain()
         code = os.waitstatus_to_exitcode(status)
         _publish(
@@ -84,6 +91,7 @@ def main(run_dir: str, work_dir: str, log: str, log_max: str, command: str) -> i
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
                 "ended_monotonic": ended,
+                "left": left,
             },
         )
     except BaseException:
@@ -107,20 +115,30 @@ def _lock(path: Path) -> int | None:
 # --- the process --------------------------------------------------------------------------------
 
 
-def _start(command: str, work_dir: str, output: int) -> int:
-    """Returns when the process leads its group: a signal to that group cannot miss it."""
+def _start(command: str, work_dir: str, output: int, group: str) -> tuple[int, int]:
+    """The process, and a descriptor: the command begins when something is written there, so that
+    it is on record before it does anything. Returns when the process leads its group: a signal to
+    that group cannot miss it."""
     led, leads = os.pipe()
+    may_go, go = os.pipe()
     child = os.fork()
     if child:
         os.close(leads)
+        os.close(may_go)
         os.read(led, 1)
         os.close(led)
-        return child
+        return child, go
     try:
+        os.close(go)
         os.setsid()
+        if group:
+            with contextlib.suppress(OSError):  # it is only one of the ways to find it
+                Path(group, "cgroup.procs").write_text("0")
         os.close(leads)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        if not os.read(may_go, 1):
+            os._exit(127)  # the wrapper is dead
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(work_dir)
@@ -167,20 +185,48 @@ def _reap() -> list[tuple[int, int]]:
     return ended
 
 
-def _end_leftovers(pump: "Pump") -> None:
-    """End every descendant: as a subreaper we inherit each one whose parent has ended."""
+def _end_leftovers(pump: "Pump", group: str) -> list[int]:
+    """End every descendant: as a subreaper we inherit each one whose parent has ended. Returns
+    those that SIGKILL does not end, because the kernel does not let them go."""
     deadline = time.monotonic() + LEFTOVERS_S
-    number = signal.SIGTERM
     while True:
         _reap()
-        if not (children := _children()):
-            return
-        for pid in children:
+        left = sorted({*_children(), *group_processes(group)})
+        now = time.monotonic()
+        if not left or now > deadline + GIVE_UP_S:
+            return left
+        for pid in left:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if time.monotonic() > deadline:
-            number = signal.SIGKILL
+                os.kill(pid, signal.SIGTERM if now <= deadline else signal.SIGKILL)
+        if now > deadline and group:
+            kill_group(group)
         pump.turn(LOOK_S)
+
+
+def group_processes(group: str) -> list[int]:
+    """In a control group and those below it; ended ones are not in it."""
+    found = []
+    for path, _, _ in os.walk(group) if group else ():
+        with contextlib.suppress(OSError, ValueError):
+            found += [int(pid) for pid in Path(path, "cgroup.procs").read_text().split()]
+    return found
+
+
+def remove_group(group: str) -> None:
+    """Remove it, and those below it; one that is not empty stays."""
+    for path, _, _ in os.walk(group, topdown=False) if group else ():
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+
+def kill_group(group: str) -> None:
+    """SIGKILL to all of it at once (Linux 5.14), or else to each."""
+    try:
+        Path(group, "cgroup.kill").write_text("1")
+    except OSError:
+        for pid in group_processes(group):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _children() -> list[int]:
@@ -189,11 +235,30 @@ def _children() -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = Path(f"/proc/{entry}/stat").read_text()
-                # The name in parentheses may hold spaces and parentheses itself: proc(5).
-                if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+                if int(_stat(int(entry))[1]) == os.getpid():
                     found.append(int(entry))
     return found
+
+
+def _stat(pid: int) -> list[str]:
+    """From the state on. The name in parentheses may hold spaces and parentheses too: proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _record(child: int, group: str) -> dict[str, object]:
+    """With what makes the process id one of a kind: the boot, and when the process started."""
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    started = int(_stat(child)[19])
+    return {
+        "pid": child,
+        "pgid": child,
+        "wrapper": os.getpid(),
+        "boot": boot,
+        "started": started,
+        "group": group,
+    }
 
 
 # --- the records --------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ class ScriptedProcess:
         if number in self.dies_of:
             self.end(Exit(code=None, signal=number))
 
+    def give_up(self) -> None:
+        self.end(Exit(code=None, signal=None, message="given up", left=(PID,)))
+
     def oom_kills(self) -> int | None:
         return self.killed_by_kernel
 

@@ -235,6 +235,21 @@ def test_a_stop_that_is_not_heard_becomes_sigterm_and_then_sigkill(tmp_path: Pat
     play(scenario)
 
 
+def test_a_process_that_not_even_sigkill_ends_is_given_up_and_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.process.dies_of = set()
+        run.attempt.stop("cancelled", save=False)
+        await until(lambda: run.state.phase is Phase.EXITED)
+        (exited,) = run.reports(ExitedReport)
+        assert (exited.stopped, exited.code, exited.signal) == (True, None, None)
+        told = [report.text for report in run.reports(MessageReport)]
+        assert any(str(run.process.pid) in text and "do not end" in text for text in told)
+        await run.over()
+
+    play(scenario)
+
+
 def test_who_never_said_hello_gets_sigterm_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training(step=None)

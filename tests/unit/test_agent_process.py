@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from spothop_agent import wrapper
+from spothop_agent import process_tree, wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
 from spothop_agent.reserve import Reserve
 from support import waiting
 from support.disks import FullDisk, fill, small_disk
-from support.require import need_mounts
+from support.require import missing, need_mounts
 
 
 @pytest.fixture
@@ -168,6 +168,131 @@ def test_on_a_disk_that_is_full_from_the_start_to_the_exit(tmp_path: Path) -> No
         assert ended(process) == Exit(code=7, signal=None)
         assert not reserve.held
         filler.unlink()
+
+
+LOST = (
+    "setsid sh -c 'echo $$ > worker; exec env -i sleep 600' &"
+    " while ! [ -s worker ]; do sleep 0.01; done; exec sleep 600"
+)
+"""Starts a worker with another parent, session, group and environment."""
+
+
+def lost_worker(paths: AttemptPaths) -> int:
+    """Its process id, once nothing of it tells where it comes from."""
+    until(lambda: (paths.work / "worker").exists() and (paths.work / "worker").read_text())
+    pid = int((paths.work / "worker").read_text())
+    until(lambda: Path(f"/proc/{pid}/environ").read_bytes() == b"")
+    return pid
+
+
+def kill_the_wrapper(paths: AttemptPaths) -> None:
+    os.kill(json.loads((paths.run / wrapper.PID).read_text())["wrapper"], signal.SIGKILL)
+
+
+def test_a_lost_worker_of_a_killed_wrapper_is_ended_by_its_group(paths: AttemptPaths) -> None:
+    process = start(paths, LOST)
+    until(lambda: process.pid is not None)
+    group = json.loads((paths.run / wrapper.PID).read_text())["group"]
+    if not group:
+        missing("the right to make control groups", hint="run the tests as root, with cgroup2")
+    worker = lost_worker(paths)
+    kill_the_wrapper(paths)
+    found = ended(Process(paths, log_max=1 << 30))  # an agent that was started again
+    assert (found.code, found.left) == (None, ())
+    assert gone(worker)
+    assert not Path(group).exists()
+    ended(process)
+
+
+SUBREAPER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from unit import test_agent_process as t
+from spothop_agent import process_tree
+process_tree.adopt_orphans()
+process_tree.make_group = lambda run: ""
+paths = t.AttemptPaths(Path(sys.argv[1]))
+process = t.Process(paths, log_max=1 << 30, subreaper=True)
+process.start(t.LOST, {"PATH": t.os.defpath})
+worker = t.lost_worker(paths)
+t.kill_the_wrapper(paths)
+print(t.ended(process).left, t.gone(worker))
+"""
+
+
+def test_a_lost_worker_of_a_killed_wrapper_is_ended_by_the_subreaper(paths: AttemptPaths) -> None:
+    tests = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", SUBREAPER, str(paths.root), tests],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": tests},  # noqa: TID251  a child's
+    )
+    assert done.stdout == "() True\n"
+
+
+def test_what_does_not_end_although_it_is_killed_is_given_up_and_named(
+    paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In uninterruptible sleep, which nobody can bring about at will: the signals do nothing."""
+    now = 0.0
+    process = Process(paths, log_max=1 << 30, clock=lambda: now)
+    process.start("exec sleep 600", {"PATH": os.defpath})
+    until(lambda: process.pid is not None)
+    with monkeypatch.context() as patch:
+        patch.setattr(process_tree, "kill", lambda seen: None)
+        patch.setattr(process_tree, "end_group", lambda group: None)
+        kill_the_wrapper(paths)
+        until(lambda: not process._wrapper_lives())
+        assert process.exit() is None
+        now = wrapper.GIVE_UP_S
+        assert process.exit() is None
+        now += 0.1
+        assert ended(process).left == (process.pid,)
+    until(lambda: ended(process).left == ())
+
+
+def test_a_process_that_is_given_up_has_ended_for_the_agent(paths: AttemptPaths) -> None:
+    process = start(paths, "exec sleep 600")
+    until(lambda: process.pid is not None)
+    assert process.exit() is None
+    process.give_up()
+    assert "given up" in ended(process).message
+    process.signal(signal.SIGKILL)
+    until(lambda: ended(process) == Exit(code=None, signal=9))  # it has ended after all
+
+
+def test_the_wrapper_gives_up_what_the_kernel_does_not_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, sent = 0.0, []
+
+    class Pump:
+        def turn(self, patience_s: float) -> None:
+            nonlocal now
+            now += 0.5
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((now, number)))
+    monkeypatch.setattr(wrapper, "_children", lambda: [4711])
+    monkeypatch.setattr(wrapper, "_reap", list)
+    assert wrapper._end_leftovers(Pump(), "") == [4711]  # type: ignore[arg-type]
+    assert now == wrapper.LEFTOVERS_S + wrapper.GIVE_UP_S + 0.5
+    first_kill = next(at for at, number in sent if number == signal.SIGKILL)
+    assert first_kill == wrapper.LEFTOVERS_S + 0.5
+
+
+def test_stale_ids_of_an_earlier_boot_kill_nobody(paths: AttemptPaths) -> None:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+        record = {**process_tree.identity(other.pid), "pgid": other.pid, "boot": "the one before"}
+        (paths.run / wrapper.PID).write_text(json.dumps(record))
+        process = Process(paths, log_max=1 << 30)
+        process.signal(signal.SIGKILL)
+        assert "unknown" in ended(process).message
+        assert other.poll() is None
+        other.kill()
 
 
 def test_the_wrapper_needs_only_the_standard_library(paths: AttemptPaths) -> None:

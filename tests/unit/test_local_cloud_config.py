@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from spothop.wire import Dialect
 from spothop_master.clouds.base import CloudVmState
 from spothop_master.clouds.local.config import ConfigError, Delay, load
-from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
+from spothop_master.clouds.local.disk import VmFolder, _remove_groups, locked, read_json, write_json
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
 from spothop_master.clouds.local.vm_supervisor import master_address
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
@@ -153,3 +154,24 @@ def test_wiping_removes_closed_directories_but_nothing_behind_links(tmp_path: Pa
     assert not folder.disk.exists()
     assert (outside / "kept").exists()
     folder.wipe()
+
+
+def test_a_wiped_disk_leaves_no_control_group_of_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And touches nothing that is none, whatever the VM wrote down."""
+    removed: list[str] = []
+    monkeypatch.setattr(os, "rmdir", lambda path, **_: removed.append(str(path)))
+    group, other = tmp_path / "spothop-0123", tmp_path / "other"
+    for folder in (group / "below", other):
+        folder.mkdir(parents=True)
+        (folder.parent if folder.name == "below" else folder).joinpath("cgroup.procs").touch()
+    vm = VmFolder(tmp_path / "vm")
+    for number, text in enumerate(
+        [f'{{"group": "{group}"}}', f'{{"group": "{other}"}}', '{"group": ""}', "{", "[]", "{}"]
+    ):
+        run = vm.disk / f"agent/attempts/{number}/run"
+        run.mkdir(parents=True)
+        (run / "trainer.pid").write_text(text)
+    _remove_groups(vm.disk)
+    assert removed == [str(group / "below"), str(group)]

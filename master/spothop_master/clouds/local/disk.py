@@ -104,12 +104,24 @@ class VmFolder:
 
         Raises OSError when something cannot be removed.
         """
+        _remove_groups(self.disk)
         with suppress(FileNotFoundError):
             try:
                 shutil.rmtree(self.disk)
             except PermissionError:
                 _make_writable(self.disk)
                 shutil.rmtree(self.disk)
+
+
+def _remove_groups(disk: Path) -> None:
+    """Remove the control groups that the VM's agent made for its attempts, and could not remove
+    because it was killed: on a real VM they would end with it. Only empty ones can be removed."""
+    for record in disk.glob("agent/attempts/*/run/trainer.pid"):
+        with suppress(OSError, ValueError, AttributeError):
+            group = Path(str(json.loads(record.read_text()).get("group") or ""))
+            if group.name.startswith("spothop-") and (group / "cgroup.procs").exists():
+                for path, _, _ in os.walk(group, topdown=False):
+                    os.rmdir(path)
 
 
 def _make_writable(tree: Path) -> None:

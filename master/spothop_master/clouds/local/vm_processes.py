@@ -31,11 +31,10 @@ class VmProcessesFailed(Exception):
 class VmProcesses:
     """Everything that runs in one VM."""
 
-    def __init__(self, pid: int, orders: socket.socket, *, namespaced: bool) -> None:
+    def __init__(self, pid: int, orders: socket.socket) -> None:
         self._pid = pid
         self.orders = orders
         """Readable when the first process reports, or has died (end of stream)."""
-        self._namespaced = namespaced
 
     def start_agent(self) -> None:
         self._order(START)
@@ -48,12 +47,13 @@ class VmProcesses:
             self.orders.send(order)
 
     def kill(self, *, within_s: float) -> list[int]:
-        """SIGKILL everything; returns the processes that outlived the deadline (usually none)."""
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self._pid, signal.SIGKILL)
-            if self._namespaced:
-                # The end of process 1 takes the whole namespace with it, and is only then over.
-                os.waitpid(self._pid, 0)
+        """SIGKILL everything; returns the processes that outlived the deadline (usually none). The
+        end of a namespace's process 1 takes all of it along, and is over only then; nobody waits
+        longer for that than the deadline: one in uninterruptible sleep would hold it up for ever.
+        """
+        if self._pid in _below_us():  # first: it would start the agent again
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
         return kill_until_gone(_below_us, within_s=within_s)
 
 
@@ -78,7 +78,7 @@ def start(
             ours.close()
             os._exit(_first_process(command, theirs, listen if namespaced else None, supervisor))
     theirs.close()
-    processes = VmProcesses(pid, ours, namespaced=namespaced)
+    processes = VmProcesses(pid, ours)
     if not namespaced:
         return processes, [socket.create_server(address) for address in listen]
     _, descriptors, _, _ = socket.recv_fds(ours, 16, len(listen))

@@ -39,6 +39,8 @@ METADATA = ("169.254.169.254", 80)
 GRACEFUL_S = 0.8
 """From SIGTERM to the agent until SIGKILL to all, when the end was asked for."""
 _KILL_S = 5.0
+_KILL_TRIES = 10
+"""After that, about a minute, what still lives is in uninterruptible sleep, and is given up."""
 _WIPE_TRIES = 20
 
 _log = logging.getLogger(__name__)
@@ -168,9 +170,13 @@ class VmSupervisor:
             self._processes.stop_agent()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), GRACEFUL_S)
-        while left := self._processes.kill(within_s=_KILL_S):
+        for _ in range(_KILL_TRIES):
+            if not (left := self._processes.kill(within_s=_KILL_S)):
+                break
             _log.error("processes that SIGKILL does not end: %s", left)
             await asyncio.sleep(1.0)
+        else:
+            detail += f"; these processes do not end although they were killed: {left}"
         detail += await self._wipe()
         ended_at = timestamp(time.time())
         self._folder.write_state("terminated", cause=cause, detail=detail, ended_at=ended_at)
