@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from interrupts import Interrupts
 from machine import DemoError, Machine
-from plan import Preemption
+from plan import Plan
 from report import Report, broken_promises, compute, table
 from runner import HOPPED, STRAIGHT, DemoRunner
 from screen import Screen, say
@@ -48,12 +48,13 @@ Their token is in {token}
 """
 
 
-Outcome = tuple[Report, JobDetail, list[Preemption]]
+Outcome = tuple[Report, JobDetail]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=600, help="steps that each run trains")
+    parser.add_argument("--short", action="store_true", help="preempt once in each of three ways")
     parser.add_argument("--seed", type=int, default=7, help="moments of the preemptions")
     parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
     parser.add_argument("--home", type=Path, default=Path(".demo"), help="kept after the run")
@@ -90,14 +91,18 @@ def compare(client: Client, jobs: dict[str, str], folder: Path) -> tuple[str, st
 
 
 def run(
-    console: Console, machine: Machine, interrupts: Interrupts, args: argparse.Namespace
+    console: Console,
+    machine: Machine,
+    interrupts: Interrupts,
+    plan: Plan,
+    args: argparse.Namespace,
 ) -> Outcome:
     """Train on a machine of our own; everything is ended afterwards, whatever happens."""
     with machine:
         with machine.client() as client:
             console.print(INTRO.format(url=machine.url, token=shown(machine.token_file)))
             try:
-                report, hopped, preemptions = train(console, client, machine.home, args)
+                report, hopped = train(console, client, machine.home, plan, args)
             except BaseException:
                 interrupts.ignore()
                 say(console, "cleaning up: ending the VMs and the master; up to half a minute ...")
@@ -105,14 +110,16 @@ def run(
                 raise
         interrupts.ignore()
         left = machine.stop()
-    return replace(report, processes_left=left), hopped, preemptions
+    return replace(report, processes_left=left), hopped
 
 
-def train(console: Console, client: Client, home: Path, args: argparse.Namespace) -> Outcome:
+def train(
+    console: Console, client: Client, home: Path, plan: Plan, args: argparse.Namespace
+) -> Outcome:
     """Run both jobs to their ends and compute the report."""
     jobs = submit_both(client, args.steps)
     with Screen(console, steps=args.steps) as screen:
-        runner = DemoRunner(client, jobs, screen, seed=args.seed)
+        runner = DemoRunner(client, jobs, screen, plan, seed=args.seed)
         runner.run(stuck_after_s=args.stuck_after)
     console.print("both runs are over; comparing their weights ...")
     details = {title: client.job(job) for title, job in jobs.items()}
@@ -125,7 +132,7 @@ def train(console: Console, client: Client, home: Path, args: argparse.Namespace
     report = compute(
         details[HOPPED], details[STRAIGHT], runner.preemptions, runner.released, weights
     )
-    return report, details[HOPPED], runner.preemptions
+    return report, details[HOPPED]
 
 
 def shown(path: Path) -> str:
@@ -160,9 +167,10 @@ def main() -> int:
     args.report.unlink(missing_ok=True)  # an older report must not be taken for this run's
     console = Console(highlight=False)
     machine = Machine(args.home.resolve())
+    plan = Plan.short() if args.short else Plan()
     with Interrupts() as interrupts:
         try:
-            report, hopped, preemptions = run(console, machine, interrupts, args)
+            report, hopped = run(console, machine, interrupts, plan, args)
         except KeyboardInterrupt:
             machine.stop()  # again: the signal may have hit the machine's start or its end
             say(console, "interrupted; every process was ended")
@@ -173,7 +181,7 @@ def main() -> int:
             return 1
     report.write(args.report)
     console.print(table(report))
-    broken = broken_promises(report, hopped, preemptions)
+    broken = broken_promises(report, hopped, plan)
     for text in broken:
         console.print(f"[red]broken:[/red] {escape(text)}")
     if not broken:

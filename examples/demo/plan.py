@@ -42,6 +42,17 @@ class Plan:
     others: list[Kind] = field(default_factory=lambda: [Kind.SHORT, Kind.NONE, Kind.NONE])
     most: int = 10
 
+    @staticmethod
+    def short() -> Plan:
+        """One of each kind, the notice on the dialect of the cheapest zone, where a job begins."""
+        return Plan(noticed={Dialect.AWS}, others=[Kind.SHORT, Kind.NONE], most=5)
+
+    @property
+    def left(self) -> list[str]:
+        """What was planned and has not happened, in words."""
+        notices = [f"no notice on {dialect.value}" for dialect in sorted(self.noticed)]
+        return notices + [f"no (more) preemption with {kind.value}" for kind in self.others]
+
     def next(self, dialect: Dialect, *, done: int) -> Kind | None:
         """What to do to a VM of this dialect; None when all was shown.
 

@@ -10,8 +10,8 @@ from statistics import median
 from rich.box import SIMPLE
 from rich.table import Table
 
-from plan import Kind, Preemption
-from spothop.wire import AttemptView, Dialect, JobDetail, SaveKind
+from plan import Kind, Plan, Preemption
+from spothop.wire import AttemptView, JobDetail, SaveKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +120,10 @@ def kill_to_step(preemption: Preemption, job: JobDetail, released: set[str]) -> 
     return new.first_step_at.timestamp() - kill
 
 
-def broken_promises(report: Report, hopped: JobDetail, preemptions: list[Preemption]) -> list[str]:
-    """One line per promise that does not hold; empty when all do."""
-    dialects = {p.dialect.value for p in preemptions if p.kind is Kind.NOTICE}
-    without = sum(p.kind is Kind.NONE for p in preemptions)
+def broken_promises(report: Report, hopped: JobDetail, plan: Plan) -> list[str]:
+    """One line per promise that does not hold; empty when all do. `plan` after the run."""
     promises = [
-        (report.preemptions >= 6, f"{report.preemptions} preemptions, at least 6 were planned"),
-        (
-            len(dialects) == len(Dialect),
-            f"notices on {', '.join(sorted(dialects)) or 'no dialect'} only, three were planned",
-        ),
-        (without >= 2, f"{without} preemptions without notice, 2 were planned"),
-        (any(p.kind is Kind.SHORT for p in preemptions), "no preemption with too short a notice"),
+        (not plan.left, f"planned, and did not happen: {', '.join(plan.left)}"),
         (
             report.steps_recomputed_noticed == 0,
             f"{report.steps_recomputed_noticed} steps finished before a notice were computed again",

@@ -24,12 +24,14 @@ HOW = {
 class DemoRunner:
     """Watches both jobs until they end; between, preempts by the plan."""
 
-    def __init__(self, client: Client, jobs: dict[str, str], screen: Screen, *, seed: int) -> None:
+    def __init__(
+        self, client: Client, jobs: dict[str, str], screen: Screen, plan: Plan, *, seed: int
+    ) -> None:
         self._client = client
         self._jobs = jobs
         self._screen = screen
         self._random = random.Random(seed)
-        self._plan = Plan()
+        self._plan = plan
         self._steps_first = self._draw()
         self.preemptions: list[Preemption] = []
         self.released: set[str] = set()

@@ -217,21 +217,42 @@ def test_the_figures_come_from_the_records(report: ModuleType, preemptions: list
 
 
 def test_a_step_lost_in_spite_of_a_notice_is_told(
-    report: ModuleType, preemptions: list[Any]
+    report: ModuleType, plan: ModuleType, preemptions: list[Any]
 ) -> None:
     lost = [ATTEMPTS[0], attempt(2, restored_step=12, last_step=50), ATTEMPTS[2]]
     answer = computed(report, preemptions, job(lost))
     assert answer.steps_recomputed_noticed == 8
-    broken = report.broken_promises(answer, job(lost), preemptions)
+    broken = report.broken_promises(answer, job(lost), plan.Plan())
     assert any("8 steps finished before a notice" in line for line in broken)
 
 
-def test_different_weights_break_the_promise(report: ModuleType, preemptions: list[Any]) -> None:
+def test_different_weights_break_the_promise(
+    report: ModuleType, plan: ModuleType, preemptions: list[Any]
+) -> None:
     answer = computed(report, preemptions, job(ATTEMPTS), weights=("a", "b"))
     assert not answer.weights_identical
     assert "the weights of the two runs differ" in report.broken_promises(
-        answer, job(ATTEMPTS), preemptions
+        answer, job(ATTEMPTS), plan.Plan()
     )
+
+
+def test_what_was_planned_and_did_not_happen_breaks_the_promise(
+    report: ModuleType, plan: ModuleType, preemptions: list[Any]
+) -> None:
+    todo, answer = plan.Plan(), computed(report, preemptions, job(ATTEMPTS))
+    for kind, dialect in (
+        *((plan.Kind.NOTICE, dialect) for dialect in (Dialect.AWS, Dialect.GCP)),
+        (plan.Kind.NONE, Dialect.AWS),
+    ):
+        todo.carried_out(kind, dialect)
+    assert report.broken_promises(answer, job(ATTEMPTS), todo) == [
+        "planned, and did not happen: no notice on azure, no (more) preemption with short notice, "
+        "no (more) preemption with no notice"
+    ]
+    todo.carried_out(plan.Kind.NOTICE, Dialect.AZURE)
+    for kind in (plan.Kind.SHORT, plan.Kind.NONE):
+        todo.carried_out(kind, Dialect.AWS)
+    assert report.broken_promises(answer, job(ATTEMPTS), todo) == []
 
 
 def test_the_plan_shows_every_kind_of_preemption(plan: ModuleType) -> None:
@@ -242,6 +263,16 @@ def test_the_plan_shows_every_kind_of_preemption(plan: ModuleType) -> None:
         todo.carried_out(kind, zones[len(shown) % 3])
         shown.append(kind)
     assert shown == [plan.Kind.NOTICE] * 3 + [plan.Kind.SHORT, plan.Kind.NONE, plan.Kind.NONE]
+
+
+def test_the_short_plan_shows_each_kind_once(plan: ModuleType) -> None:
+    todo = plan.Plan.short()
+    shown = []
+    while (kind := todo.next(Dialect.AWS, done=len(shown))) is not None:
+        todo.carried_out(kind, Dialect.AWS)
+        shown.append(kind)
+    assert shown == [plan.Kind.NOTICE, plan.Kind.SHORT, plan.Kind.NONE]
+    assert todo.left == []
 
 
 def test_the_plan_ends_even_if_a_dialect_never_comes(plan: ModuleType) -> None:
