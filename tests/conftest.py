@@ -60,6 +60,10 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+_THOROUGH = pytest.StashKey[int]()
+"""How many tests were left out as thorough."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without `--all`, leave out what is marked thorough, unless it was asked for by its name."""
     if config.getoption("--all") or any("::" in argument for argument in config.args):
@@ -67,6 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+        config.stash[_THOROUGH] = len(left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
@@ -91,6 +96,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     left = config.stash.setdefault(_LEFT, [])
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = leftovers.end_what_is_left(_MARKER)
+        config.workeroutput["thorough"] = config.stash.get(_THOROUGH, 0)
     elif not config.getoption("numprocesses", None):
         left += leftovers.end_what_is_left(_MARKER)
     if left and session.exitstatus == pytest.ExitCode.OK:
@@ -100,11 +106,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
-    node.config.stash.setdefault(_LEFT, []).extend(output.get("left", []))
+    stash = node.config.stash
+    stash.setdefault(_LEFT, []).extend(output.get("left", []))
+    stash[_THOROUGH] = max(stash.get(_THOROUGH, 0), output.get("thorough", 0))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    if count := config.stash.get(_THOROUGH, 0):
+        told = f"{count} thorough tests were left out: more cases of what others cover;"
+        terminalreporter.write_line(f"{told} `make test-all` runs them, or pytest --all")
     for line in config.stash.get(_LEFT, []):
         terminalreporter.write_line(f"LEFT BEHIND by the tests, and ended now: {line}", red=True)
