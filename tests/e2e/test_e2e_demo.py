@@ -101,6 +101,7 @@ def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
     assert "interrupted" in rest
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("hangups")
 def test_a_closed_terminal_leaves_no_process_behind(folder: Path) -> None:
     ours, its = os.openpty()

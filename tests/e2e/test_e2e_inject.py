@@ -38,6 +38,7 @@ def test_injected_preemptions_change_nothing_in_the_result(
     assert all(p.mttp_low_s < p.mttp_s < p.mttp_high_s for p in spot)
 
 
+@pytest.mark.thorough
 def test_an_injection_survives_a_killed_master(new_machine: NewMachine) -> None:
     machine = new_machine()
     job = machine.counter(400, step_ms=20)

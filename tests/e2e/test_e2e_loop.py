@@ -90,7 +90,10 @@ def test_after_a_notice_no_finished_step_is_computed_again(
     assert told == (dialect == "azure")  # the only one of the three that can be told
 
 
-@pytest.mark.parametrize(("dialect", "notice_s"), [("aws", 0.05), ("gcp", 0.05), ("azure", 0.0)])
+@pytest.mark.parametrize(
+    ("dialect", "notice_s"),
+    [pytest.param("aws", 0.05, marks=pytest.mark.thorough), ("gcp", 0.05), ("azure", 0.0)],
+)
 def test_with_too_short_a_notice_or_none_it_goes_on_from_the_newest_checkpoint(
     machine: Machine, tmp_path: Path, dialect: str, notice_s: float
 ) -> None:
@@ -136,6 +139,7 @@ def test_cancelling_ends_the_process_and_keeps_the_checkpoints(
     assert found.step >= ended.checkpoints[0].step
 
 
+@pytest.mark.thorough
 def test_a_vm_that_is_lost_without_a_word_is_replaced(machine: Machine, tmp_path: Path) -> None:
     """Not a preemption by the cloud's word, and yet the job goes on."""
     job = machine.counter(20, endless=1, save_every=20)

@@ -145,7 +145,7 @@ def test_a_notice_during_a_restore_leads_to_one_on_another_vm(machine: Machine) 
     assert "restored step 1" in machine.log(job, 3)
 
 
-@pytest.mark.parametrize("dialect", ["aws", "gcp"])
+@pytest.mark.parametrize("dialect", ["aws", pytest.param("gcp", marks=pytest.mark.thorough)])
 def test_a_second_notice_changes_nothing_but_the_end(
     machine: Machine, tmp_path: Path, dialect: str
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_second_notice_changes_nothing_but_the_end(
     assert (ended.attempts[1].restored_step or 0) >= (ended.attempts[0].step_at_notice or 0)
 
 
-@pytest.mark.parametrize("notice_s", [0.0, 0.3])
+@pytest.mark.parametrize("notice_s", [pytest.param(0.0, marks=pytest.mark.thorough), 0.3])
 def test_a_preemption_before_the_vm_has_joined_leads_to_another_vm(
     new_machine: NewMachine, tmp_path: Path, notice_s: float
 ) -> None:
@@ -214,6 +214,7 @@ def test_a_master_that_is_away_for_the_whole_life_of_a_vm_goes_on_behind_it(
     assert first == (saved[-1].step or 0) + 1
 
 
+@pytest.mark.thorough
 def test_a_vm_that_joined_and_then_hears_nothing_more_is_replaced_when_the_master_is_back(
     new_machine: NewMachine, tmp_path: Path
 ) -> None:
@@ -261,6 +262,7 @@ def test_a_master_that_is_killed_and_back_takes_the_vm_up_again(
     assert steps_in_log(machine, job, 1) == [*range(1, 251)]
 
 
+@pytest.mark.thorough
 def test_a_job_that_ends_while_the_master_is_away_succeeds(
     new_machine: NewMachine, tmp_path: Path
 ) -> None:
@@ -276,6 +278,7 @@ def test_a_job_that_ends_while_the_master_is_away_succeeds(
     assert [a.reason for a in ended.attempts] == ["succeeded"]
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_when_all_is_over(new_machine: NewMachine) -> None:
     """No VM, no process with our marker, no disk; the cloud's own listing agrees."""
     machine = new_machine()

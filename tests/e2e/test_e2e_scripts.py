@@ -99,6 +99,7 @@ def test_a_setup_that_fails_is_the_users_failure(machine: Machine) -> None:
     assert "installing" in ended.log_tail
 
 
+@pytest.mark.thorough
 def test_a_new_checkpoint_gives_a_crashing_script_its_budget_back(machine: Machine) -> None:
     job = machine.submit(
         files=script(
@@ -188,6 +189,7 @@ sp.done()
     assert not [line for line in lines if "sleep 100" in line]
 
 
+@pytest.mark.thorough
 def test_children_end_with_a_vm_that_is_killed(machine: Machine) -> None:
     job = machine.submit(
         files=script(

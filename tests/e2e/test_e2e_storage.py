@@ -357,7 +357,6 @@ GATE = [
     "data-is-torn",
     "entry-is-empty",
     "away-before_commit",
-    "away-before_restore-2",
     "paused-at-the-fence",
 ]
 """One of each family."""
