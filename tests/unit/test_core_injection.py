@@ -83,3 +83,8 @@ def test_intervals_are_finite_and_never_negative(mttp: list[float], seed: int, k
     interval_s = Plan(mttp_s=mttp, seed=seed).interval_s(k)
     assert interval_s is not None
     assert 0 <= interval_s < math.inf
+
+
+def test_these_very_preemptions_have_no_notice() -> None:
+    plan = Plan(mttp_s=[600], seed=7, no_notice=0.5)
+    assert [k for k in range(12) if not plan.noticed(k)] == [0, 1, 2, 4, 5, 6, 7, 11]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spothop.policy import Measures
+from spothop.policy.hazard import Piecewise
 from spothop.wire import Insurance, PolicyParams
 from spothop_master.core import insurance
 from spothop_master.core.insurance import NO_SAVES, UNMEASURED, InsuranceFacts
@@ -94,3 +95,38 @@ def test_small_changes_of_the_interval_are_no_news(
     last_tau_s: float | None, new: Insurance | None, material: bool
 ) -> None:
     assert insurance.is_material(last_tau_s, new) is material
+
+
+def test_what_is_told_is_what_was_decided() -> None:
+    decision = insurance.decide(facts())
+    assert insurance.directive(decision) == Insurance(
+        at_step=decision.at_step or 0, tau_s=decision.tau_s or 0.0, reason=decision.reason
+    )
+
+
+def test_an_age_and_a_hazard_go_into_the_policy() -> None:
+    law = Piecewise((0.0, 100.0), (1.0, 1e-6))
+    young, old = (insurance.decide(facts(hazard=law, age_s=age_s)) for age_s in (0.0, 200.0))
+    assert (young.age_s, old.age_s) == (0.0, 200.0)
+    assert young.tau_s is not None
+    assert old.tau_s is not None
+    assert young.tau_s < old.tau_s
+
+
+def test_the_thesis_keeps_its_figures_before_a_save_was_measured() -> None:
+    before = insurance.decide(facts("thesis", saves_measured=False))
+    always = insurance.decide(facts("thesis-always"))
+    assert (before.at_step, before.tau_s, before.measures) == (
+        always.at_step,
+        always.tau_s,
+        MEASURES,
+    )
+    assert before.because == UNMEASURED
+
+
+def test_without_an_interval_an_agent_begins_with_the_stated_one() -> None:
+    fields = PolicyParams.model_fields
+    assert insurance.params(facts("none")).first_tau_s == fields["first_tau_s"].default
+    assert insurance.params(facts("none")).policy == "none"
+    unknown = Measures(**{**vars(MEASURES), "step_s": 0.0})
+    assert insurance.params(facts(measures=unknown)).step_s is None

@@ -116,3 +116,70 @@ def test_each_matching_pool_is_tried_once_and_harm_only_delays(
     chosen = [c.pool for c in order(prices, Requirements(), history, avoid_s=60, now=NOW)]
     assert sorted(map(str, chosen)) == sorted(map(str, prices))
     assert all(p not in bad for p in chosen[: len(prices) - len(bad)])
+
+
+def reasons(*history: VmFacts) -> list[str]:
+    return [c.reason for c in order(OFFERS, ANY, history, avoid_s=120, now=NOW)]
+
+
+def test_each_pool_says_its_price_and_why_it_comes_last() -> None:
+    first, _, last = reasons(ended(pool("a1"), 10, refusal="NoCapacity"))
+    assert first == f"{pool('b1')} at 2 USD/h"
+    assert last == f"{pool('a1')} at 1 USD/h, tried last (NoCapacity 10 s ago)"
+
+
+def test_a_choice_has_its_price() -> None:
+    assert [c.price for c in order(OFFERS, ANY, avoid_s=120, now=NOW)] == [1.0, 2.0, 3.0]
+
+
+def test_trouble_is_forgotten_at_the_end_of_its_time() -> None:
+    assert zones(ANY, ended(pool("a1"), 119.9, refusal="NoCapacity"))[-1] == "a1"
+    assert zones(ANY, ended(pool("a1"), 120, refusal="NoCapacity"))[0] == "a1"
+
+
+def test_the_newest_trouble_of_a_pool_counts() -> None:
+    harm = [
+        ended(pool("a1"), 50, refusal="NoCapacity"),
+        ended(pool("a1"), 5, refusal="Throttled"),
+        ended(pool("b1"), 20, refusal="NoCapacity"),
+    ]
+    assert zones(ANY, *harm) == ["a2", "b1", "a1"]
+    assert reasons(*harm)[-1].endswith("tried last (Throttled 5 s ago)")
+
+
+def test_a_refusal_without_an_end_counts_from_its_request() -> None:
+    asked = ended(pool("a1"), 7, refusal="NoCapacity", ended_at=None)
+    assert reasons(asked)[-1].endswith("tried last (NoCapacity 7 s ago)")
+
+
+def test_what_is_no_trouble_of_a_pool() -> None:
+    best = ["a1", "b1", "a2"]
+    assert zones(ANY, ended(pool("a1", vm="big"), 5, refusal="NoCapacity")) == best
+    assert zones(ANY, ended(pool("a1", cloud="y"), 5, reason=VmReason.PREEMPTED)) == best
+    assert zones(ANY, ended(pool("a1"), 5, reason=VmReason.RELEASED)) == best
+    assert zones(ANY, ended(pool("a1"), 5, reason=VmReason.PREEMPTED, ended_at=None)) == best
+    on_demand = ended(pool("a1", spot=False), 5, reason=VmReason.PREEMPTED)
+    assert zones(ANY, on_demand) == best
+
+
+def test_a_notice_counts_from_its_own_time() -> None:
+    noticed = ended(pool("a1"), 5, notice_at=NOW - timedelta(seconds=9), reason=VmReason.PREEMPTED)
+    assert reasons(noticed)[-1].endswith("tried last (preempted 9 s ago)")
+
+
+def test_a_final_refusal_of_another_pool_takes_nothing_out() -> None:
+    assert zones(ANY, ended(pool("c1"), 5, refusal="AuthFailed")) == ["a1", "b1", "a2"]
+    assert zones(ANY, ended(pool("a1"), 5, refusal="AuthFailed")) == ["b1", "a2"]
+
+
+def test_every_field_of_an_entry_of_any_of_must_match() -> None:
+    for match in (Match(cloud="y"), Match(region="c"), Match(zone="c1"), Match(vm="cpu")):
+        assert zones(Requirements(any_of=(match,))) == []
+    whole = Match(cloud="x", region="a", zone="a2", vm="gpu")
+    assert zones(Requirements(any_of=(whole,))) == ["a2"]
+
+
+def test_equal_prices_are_in_the_order_of_their_names() -> None:
+    offers = {pool("b2"): 1.0, pool("b1"): 1.0, pool("a9"): 1.0}
+    chosen = order(offers, ANY, avoid_s=120, now=NOW)
+    assert [c.pool.zone for c in chosen] == ["a9", "b1", "b2"]

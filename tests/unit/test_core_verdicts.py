@@ -191,3 +191,100 @@ def test_an_orphan_that_a_listing_does_not_have_begins_anew() -> None:
 
 def test_a_vm_that_is_terminating_is_no_orphan() -> None:
     assert orphans.look({"i-1": "t"}, {"t": VmState.TERMINATING}, {}, listed_at=at(0)) == {}
+
+
+def test_a_preparation_says_what_failed_and_whose_failure_it_was() -> None:
+    ours = PreparationFailedReport(phase="restore", message="no disk", user=False)
+    for noticed, why in ((False, EndReason.INFRASTRUCTURE), (True, EndReason.PREEMPTED)):
+        found = verdict.of_preparation(ours, noticed=noticed)
+        assert (found.reason, found.text) == (why, "restore failed: no disk")
+
+
+@pytest.mark.parametrize(
+    ("fields", "stop", "text"),
+    [
+        ({"code": 3}, None, "the process exited with code 3"),
+        ({"signal": 9}, None, "the process was ended by signal 9"),
+        ({}, None, "the process ended, and how is not known"),
+        ({"message": "it never started"}, None, "it never started"),
+        ({"code": 3, "message": "bad flag"}, None, "the process exited with code 3: bad flag"),
+        ({"signal": 9, "message": "killed"}, None, "the process was ended by signal 9: killed"),
+        ({"code": 0, "done": True}, None, "the process exited with code 0 after done()"),
+        ({"code": 0}, None, "the process exited with code 0"),
+        ({"code": 0}, EndReason.PAUSED, "the process exited with code 0, as asked: paused"),
+        (
+            {"signal": 15, "stopped": True},
+            None,
+            "the process was ended by signal 15, stopped by the agent",
+        ),
+        (
+            {"code": 0, "uncommitted": 2},
+            None,
+            "the process exited with code 0, but 2 accepted backups could not be committed",
+        ),
+        (
+            {"code": 0, "outputs_lost": "full"},
+            None,
+            "the process exited with code 0, but its outputs could not be uploaded: full",
+        ),
+    ],
+)
+def test_a_verdict_says_how_the_process_ended(
+    fields: dict[str, object], stop: EndReason | None, text: str
+) -> None:
+    report = ExitedReport.model_validate(fields)
+    assert verdict.of_exit(report, noticed=False, stop_wanted=stop).text == text
+
+
+def test_out_of_memory_says_what_to_do() -> None:
+    report = ExitedReport(signal=9, out_of_memory=True)
+    found = verdict.of_exit(report, noticed=False, stop_wanted=None)
+    assert found.text.startswith("the process was ended by signal 9: out of memory; use a smaller")
+
+
+def test_an_end_after_a_notice_says_so() -> None:
+    found = verdict.of_exit(ExitedReport(signal=15), noticed=True, stop_wanted=None)
+    assert found.text == "the process was ended by signal 15 after a preemption notice"
+
+
+@pytest.mark.parametrize(
+    ("given_", "ended_at"),
+    [
+        ({}, at(100)),
+        ({"cloud_ended_at": None}, at(101)),
+        ({"ours": VmReason.RELEASED}, at(100)),
+        ({"ours": VmReason.AGENT_LOST}, at(100)),
+        ({"cause": EndCause.PREEMPTED}, at(100)),
+        ({"cause": EndCause.FAILED}, at(100)),
+        ({"notice_at": at(70), "deadline_at": at(110), "ours": VmReason.RELEASED}, at(100)),
+    ],
+)
+def test_the_bill_ends_when_the_cloud_says_so(
+    given_: dict[str, object], ended_at: datetime
+) -> None:
+    assert ending(days(**given_)).ended_at == ended_at
+
+
+@pytest.mark.parametrize(
+    ("given_", "life_s"),
+    [
+        ({"running_at": at(100.5), "cloud_ended_at": at(100)}, 0.0),  # clocks differ
+        ({"running_at": at(99.5), "cause": EndCause.FAILED}, 0.5),
+        ({"last_contact_at": None}, 100.0),  # it never spoke: what the cloud says is all there is
+        ({"notice_at": at(70), "ours": VmReason.RELEASED}, 100.0),  # no deadline is known
+        ({"notice_at": at(70), "deadline_at": at(110)}, 100.0),  # the cloud was early
+    ],
+)
+def test_how_long_a_vm_lived(given_: dict[str, object], life_s: float) -> None:
+    assert ending(days(**given_)).life_s == life_s
+
+
+def test_an_orphan_is_known_by_its_token_and_its_listings() -> None:
+    first = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(5))
+    late = orphans.look({"i-1": "t"}, {}, first, listed_at=at(3))  # an answer that was slow
+    assert late == first
+    assert first["i-1"] == orphans.Orphan(
+        cloud_id="i-1", token="t", first_listed=at(5), last_listed=at(5), sightings=1
+    )
+    second = orphans.look({"i-1": "t"}, {}, late, listed_at=at(9))["i-1"]
+    assert (second.first_listed, second.last_listed, second.sightings) == (at(5), at(9), 2)

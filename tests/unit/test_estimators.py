@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from spothop.policy.estimators import (
     DAY_S,
     Life,
+    NoticePosterior,
+    RatePosterior,
     RatePrior,
     failure_mean_s,
     kaplan_meier,
@@ -179,3 +182,75 @@ def test_failures_have_a_mean_of_their_own() -> None:
     broken = [*calm, *[Life(duration_s=1_800.0, preempted=False, failed=True)] * 2]
     found = failure_mean_s(broken, prior_exposure_s=10_800.0, half_life_s=None)
     assert found == pytest.approx((10_800 + 39_600) / 2)
+
+
+def test_the_intervals_have_equal_tails() -> None:
+    """With one preemption the rate is exponential; with none kept and none lost, q is uniform."""
+    low, high = RatePosterior(events=1.0, exposure_s=1.0, lives=1).interval(0.9)
+    assert (low, high) == pytest.approx((1 / -math.log(0.05), 1 / -math.log(0.95)))
+    assert NoticePosterior(kept=1.0, lost=1.0).interval(0.8) == pytest.approx((0.1, 0.9))
+
+
+def test_one_failure_counts_and_fades() -> None:
+    once = Life(duration_s=100.0, preempted=False, failed=True, ended_ago_s=0.0)
+    assert failure_mean_s([once], prior_exposure_s=50.0, half_life_s=None) == 150.0
+    old = replace(once, ended_ago_s=3_600.0)
+    assert failure_mean_s([old], prior_exposure_s=50.0, half_life_s=None) == 150.0
+    faded = failure_mean_s([old], prior_exposure_s=50.0, half_life_s=360.0)
+    assert faded is not None
+    assert faded > 10_000
+
+
+@pytest.mark.parametrize(("kept", "lost"), [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0), (1.0, -1.0)])
+def test_a_prior_of_notices_is_above_0(kept: float, lost: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        notice_share([], prior_kept=kept, prior_lost=lost)
+    assert notice_share([], prior_kept=0.5, prior_lost=0.25).mean == pytest.approx(2 / 3)
+
+
+def test_kaplan_meier_has_greenwoods_error() -> None:
+    first, second = kaplan_meier([died(1), died(2), cut(3), cut(4)])
+    assert first.error == pytest.approx(0.75 * math.sqrt(1 / 12))
+    assert second.error == pytest.approx(0.5 * math.sqrt(1 / 12 + 1 / 6))
+    assert median_life_s([first, second]) == 2 * 3_600  # just half do not pass it
+
+
+@pytest.mark.parametrize("half_life_s", [0.25, 3_600.0])
+@pytest.mark.parametrize(("duration", "ago"), [(0.5, 0.0), (1.0, 0.75), (4.0, 2.0)])
+def test_a_life_fades_as_the_integral_of_its_weight(
+    half_life_s: float, duration: float, ago: float
+) -> None:
+    """Durations in half-lives. A weight is 2^-age; both figures are scaled by the ratio of the sums
+    of the weights and of their squares, at most by 2."""
+    weight = 2.0**-ago
+    exposure = weight * (1 - 2.0**-duration) / math.log(2)
+    squared = weight**2 * (1 - 4.0**-duration) / (2 * math.log(2))
+    scale = min(exposure / squared, 2.0)
+    life = Life(duration_s=duration * half_life_s, preempted=True, ended_ago_s=ago * half_life_s)
+    found = preemption_rate(
+        [life], prior=RatePrior(events=0.5, exposure_s=0.125), half_life_s=half_life_s
+    )
+    assert found.events == pytest.approx(0.5 + scale * weight)
+    assert found.exposure_s == pytest.approx(0.125 + scale * exposure * half_life_s)
+
+
+def test_lives_of_no_length_count_once() -> None:
+    life = Life(duration_s=0.0, preempted=True)
+    assert preemption_rate([life], prior=RatePrior(events=1.0)).events == pytest.approx(2.0)
+
+
+def test_the_lives_of_neighbours_fade_too() -> None:
+    def level(ago_s: float) -> float:
+        near = [died(0.1, ago_s)] * 3
+        return preemption_rate([], neighbours=near, half_life_s=3_600.0).mttp_s
+
+    assert level(0.0) < level(3_600.0) < level(1e6) == pytest.approx(3 * 3_600)
+
+
+@pytest.mark.parametrize(
+    ("events", "exposure_s"), [(0.0, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.inf)]
+)
+def test_a_prior_of_rates_is_above_0_and_finite(events: float, exposure_s: float) -> None:
+    with pytest.raises(ValueError, match="prior"):
+        RatePrior(events=events, exposure_s=exposure_s)
+    assert RatePrior(events=0.5, exposure_s=0.5).exposure_s == 0.5

@@ -18,7 +18,8 @@ from spothop.policy import (
     next_insurance,
     parse,
 )
-from spothop.policy.hazard import Weibull
+from spothop.policy.hazard import Piecewise, Weibull
+from spothop.policy.intervals import LONGEST_S, exact
 from support.examples import examples
 
 LIGHT = Measures(step_s=4.6, save_s=2.5, backup_s=5, mttp_s=10_800, restart_s=293.5, grace_s=30)
@@ -237,3 +238,62 @@ def test_the_interval_is_what_the_mean_hazard_over_it_asks_for(
     constant = replace(m, mttp_s=1 / max(mean, 0.01 / m.mttp_s))
     again_s = next_insurance("notice-aware", constant, step=0).tau_s
     assert again_s == pytest.approx(tau_s, rel=0.01, abs=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["none", "thesis"])
+def test_a_refusal_carries_its_figures_too(policy: str) -> None:
+    decision = next_insurance(policy, LIGHT, step=0)
+    assert (decision.policy, decision.measures, decision.tau_s) == (policy, LIGHT, None)
+
+
+def test_static_has_an_interval_in_seconds_too() -> None:
+    assert next_insurance("static:7", replace(LIGHT, step_s=0.0625), step=0).tau_s == 0.4375
+    assert next_insurance("static:7", replace(LIGHT, step_s=-1.0), step=0).tau_s == 0.0
+
+
+def test_static_takes_every_number_of_steps_that_a_counter_holds() -> None:
+    assert parse("static:1") == ("static", 1)
+    assert parse(f"static:{10**15}") == ("static", 10**15)
+    with pytest.raises(UnknownPolicy):
+        parse(f"static:{10**15 + 1}")
+
+
+@pytest.mark.parametrize("times", [1.0, 3.0])
+def test_an_even_hazard_moves_the_interval_as_another_mttp_would(times: float) -> None:
+    law = Piecewise((0.0,), (times / LIGHT.mttp_s,))
+    decision = next_insurance("notice-aware", LIGHT, step=0, age_s=60.0, hazard=law)
+    assert (decision.age_s, decision.hazard_ratio) == (60.0, pytest.approx(times))
+    same = next_insurance("notice-aware", replace(LIGHT, mttp_s=LIGHT.mttp_s / times), step=0)
+    assert decision.tau_s == pytest.approx(same.tau_s, rel=2e-3)
+
+
+def test_a_hazard_counts_only_with_an_age_and_an_age_only_with_a_hazard() -> None:
+    law = Piecewise((0.0,), (1.0,))
+    plain = next_insurance("notice-aware", LIGHT, step=0)
+    assert next_insurance("notice-aware", LIGHT, step=0, age_s=60.0) == plain
+    assert next_insurance("notice-aware", LIGHT, step=0, hazard=law) == plain
+    assert (plain.age_s, plain.hazard_ratio) == (None, None)
+
+
+def test_notice_aware_is_the_exact_interval_of_the_unprotected_rate() -> None:
+    m = replace(LIGHT, notice_kept=0.5, failure_s=7_200.0)
+    rate = 0.5 / m.mttp_s + 1 / 7_200
+    assert next_insurance("notice-aware", m, step=0).tau_s == pytest.approx(exact(2.5, 1 / rate))
+
+
+def test_where_nothing_is_ever_lost_the_mean_time_to_a_loss_is_the_longest() -> None:
+    m = replace(LIGHT, mttp_s=math.inf)
+    assert next_insurance("notice-aware", m, step=0).tau_s == exact(2.5, LONGEST_S)
+
+
+def test_an_interval_shorter_than_a_step_saves_after_each() -> None:
+    m = replace(LIGHT, step_s=10_000.0)
+    assert next_insurance("thesis-always", m, step=5).at_step == 6
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "share"), [(7.5, 0.0), (7.96, 0.1), (9.8, 0.5), (12.1, 1.0), (99.0, 1.0)]
+)
+def test_the_share_of_a_step_from_which_a_save_fits(grace_s: float, share: float) -> None:
+    assert fit_share(replace(LIGHT, grace_s=grace_s)) == pytest.approx(share)
+    assert fit_share(replace(LIGHT, grace_s=7.5, step_s=0.0)) == 0.0  # no time left at all

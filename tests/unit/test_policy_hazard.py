@@ -123,3 +123,58 @@ def test_the_hazard_by_age_has_the_regions_shape_at_the_zones_level() -> None:
     assert hazard(law, 10_000, 75_000) < 0.2
     assert hazard(law, 82_000, 86_400) > 5
     assert hazard(twice, 0, 3_600) == pytest.approx(2 * hazard(law, 0, 3_600))
+
+
+EIGHT = tuple(float(age) for age in range(8))
+"""Edges of the even bins when the longest life is 8 s."""
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5])
+def test_each_bin_has_its_deaths_over_those_expected(weight: float) -> None:
+    """All die at 8 s: the zone's rate, 1/8, expects 30/8 in each bin before it, and none after."""
+    zone = [(8.0, True, weight)] * int(30 / weight)
+    at_once = [(0.0, True, 1.0)]  # a zone without exposure expects nothing, and has a death
+    fitted = fit_by_age([zone, at_once], mttp_s=100.0)
+    assert fitted is not None
+    assert fitted.ages_s == (*EIGHT, 8.0)
+    assert [100 * rate for rate in fitted.rates] == pytest.approx(
+        [(1 + 3) / (3.75 + 3), *[3 / (3.75 + 3)] * 7, (30 + 3) / 3]
+    )
+
+
+def test_a_stronger_prior_draws_the_bins_to_1() -> None:
+    fitted = fit_by_age([[(8.0, True, 1.0)] * 30], mttp_s=100.0, prior_deaths=30.0)
+    assert fitted is not None
+    assert 100 * fitted.rates[-1] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("others", [0.0, 4.0])
+def test_the_even_bins_reach_to_the_longest_life(others: float) -> None:
+    fitted = fit_by_age([[(others, True, 1.0)] * 29 + [(8.0, True, 1.0)]], mttp_s=100.0)
+    assert fitted is not None
+    assert fitted.ages_s == EIGHT
+
+
+def test_bins_hold_equally_many_deaths() -> None:
+    lives = [(float(s), True, 1.0) for s in range(1, 41)]
+    fitted = fit_by_age([lives], mttp_s=100.0)
+    assert fitted is not None
+    even = {5.0 * i for i in range(1, 8)}
+    assert fitted.ages_s == tuple(sorted({0.0, 11.0, 21.0, 31.0} | even))
+
+
+def test_lives_of_less_than_a_second_tell_their_hazard_too() -> None:
+    assert fit_by_age([[(0.5, True, 1.0)] * 30], mttp_s=0.5) is not None
+
+
+def test_an_mttp_of_nothing_leaves_the_rates_finite() -> None:
+    fitted = fit_by_age([[(8.0, True, 1.0)] * 30], mttp_s=0.0)
+    assert fitted is not None
+    assert fitted.rates[-1] == pytest.approx(11 * 1e9)
+
+
+def test_infinite_figures_are_no_hazard() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        Weibull(1.0, math.inf)
+    with pytest.raises(ValueError, match="one rate"):
+        Piecewise((0.0,), (math.inf,))

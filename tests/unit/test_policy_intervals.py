@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import pytest
 from hypothesis import given
@@ -64,3 +65,42 @@ def test_no_formula_leaves_the_finite_numbers(a: float, b: float, c: float) -> N
 def test_a_dearer_save_is_taken_less_often(a: float, b: float, mean_s: float) -> None:
     low, high = sorted((a, b))
     assert intervals.exact(low, mean_s) <= intervals.exact(high, mean_s) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("z", "w"),
+    [
+        (-1 / math.e, -1.0),
+        (-0.2, -0.25917110181907377),
+        (0.0, 0.0),
+        (1.0, 0.5671432904097838),
+        (math.e, 1.0),
+    ],
+)
+def test_lambert_w0_has_its_known_values(z: float, w: float) -> None:
+    assert intervals.lambert_w0(z) == pytest.approx(w, rel=1e-14)
+
+
+def test_lambert_w0_takes_rounding_at_the_branch_point_for_the_branch_point() -> None:
+    assert intervals.lambert_w0(-1 / math.e - 5e-16) == -1.0
+    with pytest.raises(ValueError, match="real from -1/e"):
+        intervals.lambert_w0(-1 / math.e - 1e-14)
+
+
+@pytest.mark.parametrize("x", [1e-9, 0.5e-3, 0.999e-3, 1.001e-3, 0.1, 3.0])
+def test_exact_interval_to_eight_digits(x: float) -> None:
+    """Against Newton's iteration on 1 - y = e^-(y + x) with 40 digits."""
+    with localcontext() as context:
+        context.prec = 40
+        y, stall = Decimal(2 * x).sqrt(), Decimal(x)
+        for _ in range(60):
+            e = (-(y + stall)).exp()
+            y -= (y + e - 1) / (1 - e)
+    assert intervals.exact(x, 1.0) == pytest.approx(float(y), rel=6e-9)
+
+
+def test_thesis_interval_counts_negative_figures_as_0_and_small_ones_as_they_are() -> None:
+    assert intervals.thesis(0.5, 0.25, 0.75) == 1.0
+    assert intervals.thesis(-1.0, 10.0, 10.0) == 0.0
+    assert intervals.thesis(0.5, -5.0, 4.0) == 2.0
+    assert intervals.thesis(0.5, 4.0, -5.0) == 2.0

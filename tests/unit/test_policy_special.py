@@ -54,3 +54,36 @@ def test_nonsense_is_refused(p: float, a: float) -> None:
         gamma_quantile(p, a)
     with pytest.raises(ValueError, match=r"between 0 and 1|above 0"):
         beta_quantile(p, a, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("x", "share"), [(-1.0, 0.0), (0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (1.0, 1.0), (1.5, 1.0)]
+)
+def test_beta_of_1_and_1_is_uniform(x: float, share: float) -> None:
+    assert beta_cdf(x, 1.0, 1.0) == pytest.approx(share, abs=1e-15)
+
+
+@pytest.mark.parametrize(("x", "share"), [(-1.0, 0.0), (0.0, 0.0), (1.0, 1 - math.exp(-1))])
+def test_gamma_is_0_up_to_0(x: float, share: float) -> None:
+    assert gamma_cdf(x, 1.0) == pytest.approx(share, abs=1e-15)
+
+
+@examples(60)
+@given(st.floats(0.001, 0.999), st.integers(1, 30), st.integers(1, 30))
+def test_beta_of_whole_shapes_is_a_binomial_tail(x: float, a: int, b: int) -> None:
+    n = a + b - 1
+    tail = sum(math.comb(n, k) * x**k * (1 - x) ** (n - k) for k in range(a, n + 1))
+    assert beta_cdf(x, a, b) == pytest.approx(tail, rel=1e-9, abs=1e-13)
+
+
+@examples(60)
+@given(st.floats(0.001, 60), st.integers(1, 30))
+def test_gamma_of_a_whole_shape_is_a_poisson_tail(x: float, shape: int) -> None:
+    below = sum(math.exp(k * math.log(x) - x - math.lgamma(k + 1)) for k in range(shape))
+    assert gamma_cdf(x, shape) == pytest.approx(1 - below, rel=1e-9, abs=1e-13)
+
+
+@pytest.mark.parametrize("shapes", [(0.0, 1.0), (1.0, 0.0), (1.0, -1.0), (1.0, math.inf)])
+def test_both_shapes_of_beta_are_checked(shapes: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        beta_quantile(0.5, *shapes)
