@@ -10,7 +10,7 @@ help:
 	@echo "make test    run the tests (10 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
-	@echo "make mutants  change the code in single places; print the changes that no test noticed"
+	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
 	@echo "make check   lint, types, import contracts"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
@@ -43,10 +43,8 @@ test-python:
 
 mutants: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
-	rm -rf .mutants && mkdir -p .mutants/src
-	cp -r client/spothop agent/spothop_agent master/spothop_master .mutants/src/
-	cp -r tests migrations examples benchmarks docs README.md pyproject.toml .mutants/
-	cd .mutants && ../$(BIN)/mutmut run $(MUTANTS); ../$(BIN)/mutmut results
+	$(BIN)/python tests/support/mutants.py $(if $(CHILDREN),--children $(CHILDREN)) \
+	  $(if $(AGAIN),--again) $(if $(MUTANTS),'$(MUTANTS)')
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from support import leftovers, memory_disk
 
@@ -22,6 +22,9 @@ _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("home", max_examples=30, **_SLOW)
 settings.register_profile("ci", max_examples=30, derandomize=True, **_SLOW)
 settings.register_profile("all", max_examples=500, **_SLOW)
+settings.register_profile(  # `make mutants` asks whether an example fails, not for the smallest one
+    "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("ci" if os.environ.get("CI") else "home")  # noqa: TID251  the tests' switch
 
 # A run starts about a thousand Python processes. Each would compile all that it imports.

@@ -155,13 +155,13 @@ def _settled(guess_s: float, answer: Callable[[float], float]) -> float:
     """
     low, high = sorted((max(guess_s, intervals.TINY_S), max(answer(guess_s), intervals.TINY_S)))
     for _ in range(_MAX_HALVINGS):
-        if high >= intervals.LONGEST_S or answer(high) <= high:
+        if high >= intervals.LONGEST_S or answer(high) <= high:  # pragma: no mutate: wider does
             break
-        low, high = high, 2 * high
+        low, high = high, 2 * high  # pragma: no mutate: any growth does
     for _ in range(_MAX_HALVINGS):
-        if low <= intervals.TINY_S or answer(low) >= low:
+        if low <= intervals.TINY_S or answer(low) >= low:  # pragma: no mutate: wider does
             break
-        low, high = low / 2, low
+        low, high = low / 2, low  # pragma: no mutate: any shrinking does
     while high > low * _SETTLED:
         middle = math.sqrt(low * high)
         if answer(middle) > middle:

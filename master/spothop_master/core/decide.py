@@ -219,7 +219,7 @@ def stopping(snapshot: Snapshot) -> bool:
     return _wanted_end(snapshot) is not None
 
 
-def _unless_stopping(rule: Rule) -> Rule:
+def _unless_stopping(rule: Rule) -> Rule:  # pragma: no mutate block, bound at import
     return lambda snapshot: [] if stopping(snapshot) else rule(snapshot)
 
 
