@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -322,23 +320,3 @@ def test_a_torn_entry_says_its_id_and_what_is_wrong(tmp_path: Path) -> None:
     assert found.id == "1-1"
     assert "No such file" in found.message
     assert "\n" not in found.message
-
-
-def test_what_cannot_be_deleted_holds_nothing_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = shutil.rmtree
-
-    def refuses(path: Path, ignore_errors: bool = False) -> None:
-        monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
-        monkeypatch.setattr(os, "rmdir", lambda *_, **__: (_ for _ in ()).throw(OSError("busy")))
-        real(path, ignore_errors=ignore_errors)
-
-    put(tmp_path, "1-1").rename(tmp_path / ".gone-1-1")
-    put(tmp_path, "2-1")
-    found = outbox.read(tmp_path, "2-1")
-    assert isinstance(found, Entry)
-    monkeypatch.setattr(shutil, "rmtree", refuses)
-    outbox.sweep(tmp_path)
-    found.remove()
-    assert outbox.names(tmp_path) == []
