@@ -9,12 +9,14 @@ cancelled is dropped at once, with its connection.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 from spothop.storage.base import Piece
 from spothop.storage.errors import StorageUnavailable
@@ -25,6 +27,7 @@ TICK_S = 0.1
 """How often it is asked whether the upload is still wanted."""
 SECOND_COPIES = 2
 """So many at once: where everything is slow, copies would only make it slower."""
+SETTLE_S = 0.1
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Sending:
     def run(self, pieces: Iterator[Piece]) -> None:
         """Raises what a request raises, what `still_wanted` raises, and `StorageUnavailable` when
         nothing is finished for too long. Requests under way are dropped then."""
+        _settle_at_exit()
         with _loop_thread() as loop:
             following = next(pieces, None)
             self._moved = self._clock()
@@ -135,6 +139,14 @@ class Sending:
             elif sum(len(other.copies) > 1 for other in self._flights) >= SECOND_COPIES:
                 continue
             self._copy(loop, flight)
+
+
+@cache
+def _settle_at_exit() -> None:
+    """obstore's threads (0.12) hand a result over from Python, and a thread that comes back into an
+    interpreter that is ending aborts the process: 2 of 40 that ended right after an upload. So
+    an ending process lets them finish. (The agent ends by `os._exit`, and does not wait.)"""
+    atexit.register(time.sleep, SETTLE_S)
 
 
 @contextmanager
