@@ -151,6 +151,8 @@ class Attempt:
             await self._reporting.failed(failed)
             return False
         except Fenced as fenced:
+            if fenced.vm:  # nobody else will tell why
+                self._context.tell_user(str(fenced), level="error")
             self._reporting.fenced(fenced.by)
             return False
         await self._reporting.never_started()

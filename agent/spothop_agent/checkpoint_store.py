@@ -36,12 +36,13 @@ class CheckpointStore:
     """Opens the store at its first use, in the thread of that call.
 
     `first`: nothing can be there yet. Later on a store that is not there is away, and must not be
-    made anew: its empty chain would let the job begin again.
+    made anew: its empty chain would let the job begin again. `vm` is our id, for the fence.
     """
 
-    def __init__(self, assignment: Assignment, *, first: bool = True) -> None:
+    def __init__(self, assignment: Assignment, *, first: bool = True, vm: str = "") -> None:
         self._assignment = assignment
         self._first = first
+        self._vm = vm
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -82,7 +83,7 @@ class CheckpointStore:
                 f"nothing of job {self._assignment.job!r} is in {self._store.url} any more",
                 hint="mount it, or put it back; or cancel the job and submit it anew",
             )
-        return self._chain.fence(self._assignment.attempt).n
+        return self._chain.fence(self._assignment.attempt, vm=self._vm).n
 
     def restore(
         self, work: Path, *, fence: int, on_progress: Callable[[int, int], None]
@@ -188,4 +189,4 @@ class CheckpointStore:
 class OpenStore(Protocol):
     """Makes the store of an assignment: `CheckpointStore` itself, or a scripted one."""
 
-    def __call__(self, assignment: Assignment, *, first: bool) -> CheckpointStore: ...
+    def __call__(self, assignment: Assignment, *, first: bool, vm: str) -> CheckpointStore: ...

@@ -12,6 +12,7 @@ import pytest
 from fakes.attempt_harness import OK, AttemptHarness
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
+from spothop.checkpoints import Fenced
 from spothop.storage.errors import SourceChanged, StorageDenied, StorageUnavailable
 from spothop.wire import (
     CommittedReport,
@@ -158,6 +159,20 @@ def test_a_newer_attempt_in_the_chain_ends_this_one_before_it_begins(tmp_path: P
         assert run.reports(FencedReport) == [FencedReport(by=2)]
         assert run.state.fenced_by == 2
         assert run.state.phase is Phase.EXITED
+        assert run.process.starts == []
+        await run.context.link.close()
+
+    play(scenario)
+
+
+def test_a_number_that_was_used_twice_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path)
+        run.store.fails["fence"] = [Fenced("job-1", 1, 1, vm="vm-a")]
+        await run.start()
+        assert run.reports(FencedReport) == [FencedReport(by=1)]
+        [told] = run.reports(MessageReport)
+        assert "VM 'vm-a', which runs the same attempt" in told.text
         assert run.process.starts == []
         await run.context.link.close()
 

@@ -86,6 +86,13 @@ def test_a_newer_attempt_in_the_chain_fences_this_one_out(folder: Path) -> None:
         store(folder).fence()
 
 
+def test_another_vm_with_this_attempts_number_fences_this_one_out(folder: Path) -> None:
+    chain(folder).fence(1, vm="vm-a")
+    assert CheckpointStore(assignment(folder), vm="vm-a").fence() == 1
+    with pytest.raises(Fenced, match="vm-a"):
+        CheckpointStore(assignment(folder), vm="vm-b").fence()
+
+
 def test_without_a_checkpoint_it_begins_at_the_start(folder: Path, work: Path) -> None:
     mine = store(folder)
     found = mine.restore(work, fence=mine.fence(), on_progress=ignore)

@@ -339,3 +339,36 @@ def test_a_commit_that_is_no_longer_wanted_writes_nothing() -> None:
     with pytest.raises(Unwanted):
         commit(chain, 1, 10, still_wanted=refuse)
     assert [entry.n for entry in chain.entries()] == [1]
+
+
+# --- a number that was used twice ---------------------------------------------------------------
+
+
+def test_the_later_vm_of_one_attempt_is_fenced() -> None:
+    store = RemoteStore(MemoryStore(), "memory")
+    first = Chain(store, JOB).fence(3, vm="vm-a")
+    with pytest.raises(Fenced, match="VM 'vm-a', which runs the same attempt") as caught:
+        Chain(store, JOB).fence(3, vm="vm-b")
+    assert (caught.value.by, caught.value.vm) == (3, "vm-a")
+    assert Chain(store, JOB).fence(3, vm="vm-a") == first  # its agent was started again
+    assert len(Chain(store, JOB).entries()) == 1
+
+
+def test_of_two_vms_that_fence_at_once_one_is_refused() -> None:
+    def other_is_faster(store: ObjectStore, key: str, data: bytes) -> None:
+        Chain(store, JOB).fence(1, vm="vm-a")
+        store.create(key, data)
+
+    store = Scripted(RemoteStore(MemoryStore(), "memory"))
+    store.faults = [other_is_faster]
+    with pytest.raises(Fenced, match="vm-a"):
+        Chain(store, JOB).fence(1, vm="vm-b")  # type: ignore[arg-type]
+
+
+def test_an_old_fence_without_a_vm_is_read_on() -> None:
+    store = RemoteStore(MemoryStore(), "memory")
+    text = Entry(n=1, attempt=2, id="old", fence=True).to_json()
+    assert '"vm"' in text
+    store.put(layout.chain_key(JOB, 1), text.replace(',\n "vm": ""', "").encode())
+    assert Chain(store, JOB).fence(2, vm="vm-a").id == "old"
+    assert Chain(store, JOB).fence(3, vm="vm-a").n == 2

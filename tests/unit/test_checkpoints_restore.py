@@ -407,3 +407,21 @@ def test_a_link_that_leads_out_by_the_way_of_another_one_is_damage(
     with pytest.raises(NothingRestores, match="leads out of the checkpoint"):
         restore(chain.store, [entry], tmp_path / "job")
     assert not (tmp_path / "job" / "c").exists()
+
+
+def test_a_chain_of_an_unreadable_fence_alone_has_lost_no_checkpoint(
+    chain: Chain, tmp_path: Path
+) -> None:
+    fence = chain.newest_number()
+    chain.store.put(layout.chain_key(JOB, fence), b"\0" * 64)
+    restored = restore(chain.store, Chain(chain.store, JOB).newest_first(), tmp_path / "job")
+    assert (restored.entry, restored.step) == (None, 0)
+    assert "chain entry 1 is unreadable" in restored.rejected[0]
+
+
+def test_an_unreadable_entry_above_a_fence_may_have_been_a_checkpoint(
+    chain: Chain, tmp_path: Path
+) -> None:
+    chain.store.put(layout.chain_key(JOB, 2), b"\0" * 64)
+    with pytest.raises(NothingRestores, match="chain entry 2 is unreadable"):
+        restore(chain.store, Chain(chain.store, JOB).newest_first(), tmp_path / "job")

@@ -35,13 +35,14 @@ _AT_ONCE = 64  # entries that are read before it is asked whether there are enou
 
 
 class Fenced(Exception):
-    """A newer attempt is in the chain: this one stops."""
+    """A newer attempt is in the chain, or another VM runs this very attempt: this one stops."""
 
-    def __init__(self, job: str, attempt: int, by: int) -> None:
-        super().__init__(
-            f"attempt {attempt} of job {job!r} is fenced by attempt {by}; it must stop"
-        )
+    def __init__(self, job: str, attempt: int, by: int, *, vm: str = "") -> None:
+        who = f"VM {vm!r}, which runs the same attempt and was first" if vm else f"attempt {by}"
+        super().__init__(f"attempt {attempt} of job {job!r} is fenced by {who}; it must stop")
         self.by = by
+        self.vm = vm
+        """The other VM, where the attempt's number was used twice."""
 
 
 class NotFencedIn(Exception):
@@ -93,16 +94,21 @@ class Chain:
 
     # --- writing ---
 
-    def fence(self, attempt: int) -> Entry:
-        """Write this attempt's fence, or return it when it is there. Raises `Fenced`."""
+    def fence(self, attempt: int, *, vm: str = "") -> Entry:
+        """Write the fence of this attempt on the VM `vm`, or return it when it is there.
+
+        An attempt runs on one VM. A number that was used twice, by a master that was put back to an
+        older state for example, would have two VMs commit in turn: the fence names its VM, and the
+        later one is refused. Raises `Fenced`.
+        """
         entry_id = uuid.uuid4().hex
         for _ in range(_MAX_RACES):
             top, newest = self._top()
             if newest is not None and newest.attempt > attempt:
                 raise Fenced(self.job, attempt, newest.attempt)
             if newest is not None and newest.attempt == attempt:
-                return self._own_fence(attempt)
-            entry = Entry(n=top + 1, attempt=attempt, id=entry_id, fence=True)
+                return self._own_fence(attempt, vm)
+            entry = Entry(n=top + 1, attempt=attempt, id=entry_id, fence=True, vm=vm)
             if self._create(entry):
                 self._searched = entry.n  # its attempt's entries come after it
                 return entry
@@ -252,9 +258,11 @@ class Chain:
         there = self._read(entry.n)
         return isinstance(there, Entry) and there.id == entry.id
 
-    def _own_fence(self, attempt: int) -> Entry:
+    def _own_fence(self, attempt: int, vm: str) -> Entry:
         for entry in self._own(attempt):
             if entry.fence:
+                if vm and entry.vm not in ("", vm):
+                    raise Fenced(self.job, attempt, attempt, vm=entry.vm)
                 return entry
         raise ChainDamaged(
             f"attempt {attempt} of job {self.job!r} has entries but no readable fence",

@@ -69,6 +69,9 @@ class Entry:
     """What the user saved, relative to the job's directory."""
     is_dir: bool = False
     meta: dict[str, Any] = field(default_factory=dict)
+    vm: str = ""
+    """Of a fence: the id of the VM that wrote it. Empty where it is not known, as in the fences of
+    version 0.1.0."""
 
     @property
     def size(self) -> int:

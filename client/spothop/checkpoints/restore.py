@@ -29,6 +29,9 @@ from spothop.storage.folder import sync_folder
 READERS = 64
 """Small files under way at once: each waits for its answer far longer than it takes to write."""
 _ASIDE = ".spothop-restore-"
+FIRST_FENCE = 1
+"""The number of the first entry of every chain. It is a fence, readable or not (`chain`): with it
+alone a job has no checkpoint that could be lost."""
 
 
 class Damaged(Exception):
@@ -66,23 +69,27 @@ def restore(
     `entries` are those before this attempt's fence: a collection in any order, or an iterator that
     is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
     Checkpoints whose data was pruned are skipped silently. Raises `NothingRestores` when there
-    are checkpoints and each was rejected, any other `StorageError` when the store refuses or does
-    not answer, OSError when the disk here does not work.
+    are checkpoints, or entries that may have been some, and each was rejected, any other
+    `StorageError` when the store refuses or does not answer, OSError when the disk here does not
+    work.
     """
     rejected: list[str] = []
+    lost = False
     _clear_leftovers(target)
     for entry, maybe_pruned in _candidates(entries):
         if isinstance(entry, BadEntry):
             rejected.append(f"{entry}; trying the one before")
+            lost = lost or entry.n != FIRST_FENCE
             continue
         try:
             path = _restore_twice(store, entry, target, on_progress)
         except Damaged as damage:
             if not (damage.gone and maybe_pruned):
                 rejected.append(f"{entry} is damaged: {damage}; trying the one before")
+                lost = True
             continue
         return Restored(entry, path, rejected)
-    if rejected:
+    if lost:
         raise NothingRestores(
             f"none of the {len(rejected)} newest checkpoints in {store.url} is whole: "
             + "; ".join(reason.removesuffix("; trying the one before") for reason in rejected),

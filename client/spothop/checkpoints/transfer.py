@@ -59,8 +59,20 @@ def download_outputs(
 ) -> list[str]:
     """Copy the job's outputs below `target`; return their paths, sorted.
 
-    Of files of the same name that of the newest attempt.
+    Of files of the same name that of the newest attempt. A job that ends meanwhile writes them:
+    what has changed since it was listed is listed again. Raises `ObjectMissing` when it goes on.
     """
+    for _ in range(MAX_LISTINGS - 1):
+        try:
+            return _download_outputs(store, job, target, on_progress)
+        except ObjectMissing:
+            continue
+    return _download_outputs(store, job, target, on_progress)
+
+
+def _download_outputs(
+    store: ObjectStore, job: str, target: Path, on_progress: OnProgress | None
+) -> list[str]:
     folder = keys.outputs_folder(job) + "/"
     found: list[tuple[int, str, ObjectInfo]] = []
     for info in store.scan(folder[:-1]):
@@ -100,17 +112,26 @@ def restore_from_job(
     """The newest intact checkpoint of `job` below `target`: `init_from`, and `spothop download`.
 
     The job may be training: what it prunes while it is read here is missing, and then a newer
-    checkpoint is in the chain. So the chain is listed again as long as it has grown meanwhile.
+    checkpoint is in the chain. So the chain is listed again as long as it has grown meanwhile; an
+    older checkpoint is taken only where the chain stands still, or after `MAX_LISTINGS`.
     """
     store = open_store(spec, create=False)
+    found: Restored | None = None
     for _ in range(MAX_LISTINGS):
         chain = Chain(store, job)
         newest = chain.newest_number()
         try:
-            return restore(store, chain.newest_first(), target, on_progress=on_progress)
+            found = restore(store, chain.newest_first(), target, on_progress=on_progress)
+            if not found.rejected:
+                return found
         except NothingRestores:
             if Chain(store, job).newest_number() == newest:
                 raise
+        else:
+            if Chain(store, job).newest_number() == newest:
+                return found
+    if found is not None:
+        return found
     raise StorageUnavailable(f"job {job!r} prunes its checkpoints faster than they can be read")
 
 

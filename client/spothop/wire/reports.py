@@ -138,6 +138,7 @@ class FencedReport(Strict):
 
     kind: Literal["fenced"] = "fenced"
     by: int
+    """The own number, where another VM runs the same attempt."""
 
 
 class MessageReport(Strict):

@@ -260,7 +260,8 @@ def _preparation_failed(context: ReportContext, report: PreparationFailedReport)
 
 def _fenced(context: ReportContext, report: FencedReport) -> None:
     why = EndReason.FENCED if context.vm.notice_at is None else EndReason.PREEMPTED
-    _end(context, why, f"attempt {report.by} is fenced in")
+    again = report.by == context.attempt.number
+    _end(context, why, f"attempt {report.by} is fenced in" + (" on another VM" if again else ""))
 
 
 def _message(context: ReportContext, report: MessageReport) -> None:
