@@ -178,7 +178,12 @@ class Agent:
             chaos=self._chaos,
             retrier=self._retrier,
             threads=self._threads,
-            checkpoint_store=self._open_store(assignment, first=first, vm=self._state.now.vm),
+            checkpoint_store=self._open_store(
+                assignment,
+                first=first,
+                vm=self._state.now.vm,
+                since=self._state.now.committed_n or self._state.now.fence_n,
+            ),
             base_env=self._base_env,
         )
         self._retrier.on_failure = lambda text: self._context.tell_user(text, level="warning")

@@ -35,8 +35,10 @@ from spothop_agent.tasks import cancel_all
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from spothop.checkpoints import Entry as ChainEntry
-    from spothop.checkpoints import FileRecord
+    from spothop.checkpoints import Entry as Written
+    from spothop.checkpoints import FileRecord, Outline
+
+    ChainEntry = Written | Outline
 
 RESERVE = 1 << 20
 """Bytes of the disk kept for our own state and spool."""
@@ -511,6 +513,7 @@ class Backups:
         self._context.state_file.set(
             notice=covered or self._context.state.notice,
             committed=newest if newest is not None and saved.older_than(newest) else saved,
+            committed_n=max(made.n, self._context.state.committed_n or 0),
         )
         self._forget(entry)
         if covered is not None:

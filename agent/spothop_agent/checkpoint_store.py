@@ -15,7 +15,7 @@ from spothop.wire import Assignment
 from spothop_agent.outbox import Entry as Accepted
 
 if TYPE_CHECKING:
-    from spothop.checkpoints import Chain, Entry, FileRecord
+    from spothop.checkpoints import Chain, Entry, FileRecord, Outline
     from spothop.storage import ObjectStore
 
 INIT = "init"
@@ -36,13 +36,22 @@ class CheckpointStore:
     """Opens the store at its first use, in the thread of that call.
 
     `first`: nothing can be there yet. Later on a store that is not there is away, and must not be
-    made anew: its empty chain would let the job begin again. `vm` is our id, for the fence.
+    made anew: its empty chain would let the job begin again. `vm` is our id, for the fence. `since`
+    is the chain entry of ours up to which an agent before us has dealt with all.
     """
 
-    def __init__(self, assignment: Assignment, *, first: bool = True, vm: str = "") -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        *,
+        first: bool = True,
+        vm: str = "",
+        since: int | None = None,
+    ) -> None:
         self._assignment = assignment
         self._first = first
         self._vm = vm
+        self._since = since
 
     @cached_property
     def _store(self) -> ObjectStore:
@@ -61,7 +70,7 @@ class CheckpointStore:
     def _chain(self) -> Chain:
         from spothop.checkpoints import Chain
 
-        return Chain(self._store, self._assignment.job)
+        return Chain(self._store, self._assignment.job, since=self._since)
 
     def fetch_data(self, url: str, target: Path) -> int:
         """Copy a tree of the user's data; the number of files. It may be called again."""
@@ -119,7 +128,7 @@ class CheckpointStore:
         rejected = (*rejected, *found.rejected)
         return Restore(path=found.entry.root, step=0, n=None, rejected=rejected)
 
-    def committed(self, backup: str) -> Entry | None:
+    def committed(self, backup: str) -> Outline | None:
         """The chain entry of this backup, when an earlier agent has committed it."""
         return self._chain.find(self._assignment.attempt, backup)
 
@@ -189,4 +198,6 @@ class CheckpointStore:
 class OpenStore(Protocol):
     """Makes the store of an assignment: `CheckpointStore` itself, or a scripted one."""
 
-    def __call__(self, assignment: Assignment, *, first: bool, vm: str) -> CheckpointStore: ...
+    def __call__(
+        self, assignment: Assignment, *, first: bool, vm: str, since: int | None
+    ) -> CheckpointStore: ...

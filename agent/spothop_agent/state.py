@@ -116,6 +116,9 @@ class State(BaseModel):
     """Accepted backups that will not be committed."""
     committed: Saved | None = None
     """The newest save, by its content, that this attempt has committed."""
+    committed_n: int | None = None
+    """The newest chain entry of this attempt that is dealt with: an agent that is started again
+    looks for its own entries above it only."""
     ranks: dict[int, int] = Field(default_factory=dict)
     """Local rank -> process id, as their messages say."""
     last_step: int | None = None

@@ -90,7 +90,9 @@ class VmHarness:
         self.acknowledged.append(notice.event)
         return True
 
-    def _open_store(self, work: Assignment, *, first: bool, vm: str) -> ScriptedStore:
+    def _open_store(
+        self, work: Assignment, *, first: bool, vm: str, since: int | None
+    ) -> ScriptedStore:
         store = ScriptedStore(job=work.job, attempt=work.attempt)
         self.stores.append((work.attempt, first, store))
         return store

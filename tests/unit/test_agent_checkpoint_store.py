@@ -9,7 +9,7 @@ import pytest
 
 from fakes.agent_vm import JOB, assignment
 from fakes.s3_server import FOR_EVER, Fault, S3Server
-from spothop.checkpoints import Chain, Entry, Fenced, upload
+from spothop.checkpoints import Chain, Entry, Fenced, Outline, upload
 from spothop.storage import ObjectMissing, StorageUnavailable, open_store
 from spothop.wire import InitFrom, SaveKind, StorageSpec
 from spothop_agent.checkpoint_store import INIT, CheckpointStore, Restore
@@ -160,7 +160,7 @@ def test_upload_commit_and_what_an_agent_before_us_has_committed(
     assert (made.n, made.step, made.kind) == (2, 7, SaveKind.EMERGENCY)
     assert made.meta == {"delta_s": 0.5, "request": "r"}
     again = store(folder, first=False)
-    assert again.committed(backup.id) == made
+    assert again.committed(backup.id) == Outline.of(made)
     assert again.commit(backup, again.upload(backup, ignore), None).n == 2  # one entry
     found = store(folder, attempt=2).restore(work, fence=3, on_progress=ignore)
     assert (found.step, (work / "c").read_text()) == (7, "7")

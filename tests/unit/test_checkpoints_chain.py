@@ -9,7 +9,16 @@ import pytest
 from obstore.store import MemoryStore
 
 from fakes.s3_server import FOR_EVER, S3Server
-from spothop.checkpoints import BadEntry, Chain, ChainDamaged, Entry, Fenced, NotFencedIn
+from spothop.checkpoints import (
+    BadEntry,
+    Chain,
+    ChainDamaged,
+    Entry,
+    Fenced,
+    FileRecord,
+    NotFencedIn,
+    Outline,
+)
 from spothop.checkpoints import keys as layout
 from spothop.storage import (
     ObjectExists,
@@ -221,7 +230,8 @@ def test_what_an_attempt_has_committed_is_looked_up_side_by_side(store: Scripted
     again = Scripted(store)  # type: ignore[arg-type]
     two_at_a_time = threading.Barrier(2, timeout=WITHIN_S)
     again.on_get = lambda: two_at_a_time.wait()
-    assert chain_of(again).find(1, "save-2") == made[2]
+    found = chain_of(again).find(1, "save-2")
+    assert found == Outline.of(made[2])
     assert len(again.reads) == 8
 
 
@@ -243,12 +253,15 @@ def test_entries_are_read_once_and_only_those_wanted(store: Scripted) -> None:
     for step in range(30):
         commit(writer, 1, step=step)
     assert store.reads == []
+    newest = writer.entries()[-1]
+    store.reads.clear()
     reader = chain_of(store)
-    assert next(reader.newest_first()) == writer.entries()[-1]
+    assert next(reader.newest_first()) == newest
     assert len(store.reads) == 1
-    assert [e.n for e in reader.entries(after=28)] == [29, 30, 31]
-    reader.entries()
-    reader.entries()
+    store.reads.clear()
+    assert [e.n for e in reader.outlines(after=28)] == [29, 30, 31]
+    reader.outlines()
+    reader.outlines()
     assert len(store.reads) == len(set(store.reads)) == 31
 
 
@@ -372,3 +385,40 @@ def test_an_old_fence_without_a_vm_is_read_on() -> None:
     store.put(layout.chain_key(JOB, 1), text.replace(',\n "vm": ""', "").encode())
     assert Chain(store, JOB).fence(2, vm="vm-a").id == "old"
     assert Chain(store, JOB).fence(3, vm="vm-a").n == 2
+
+
+# --- long chains, and large entries -------------------------------------------------------------
+
+
+def test_an_agent_that_is_started_again_reads_only_what_is_not_dealt_with(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    for step in range(50):
+        commit(chain, 1, step=step, entry_id=f"save-{step}")
+    store.reads.clear()
+    again = Chain(store, JOB, since=50)  # type: ignore[arg-type]  # it died before it noted 51
+    assert commit(again, 1, entry_id="save-49").n == 51
+    assert commit(again, 1, entry_id="save-50").n == 52
+    assert set(store.reads) == {layout.chain_key(JOB, n) for n in (50, 51)}
+
+
+def test_where_that_entry_is_unreadable_all_are_looked_at(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    commit(chain, 1, entry_id="save-1")
+    commit(chain, 1, entry_id="save-2")
+    store.put(layout.chain_key(JOB, 3), b"")  # type: ignore[operator]
+    again = Chain(store, JOB, since=3)  # type: ignore[arg-type]
+    found = again.find(1, "save-1")
+    assert found is not None
+    assert found.n == 2
+
+
+def test_of_an_entry_no_files_stay_in_memory(store: Scripted) -> None:
+    files = tuple(
+        FileRecord(f"f{i}", 1, "0" * 64, f"jobs/j/data/1-1-periodic/a/f{i}") for i in "12"
+    )
+    entry = Entry(n=7, attempt=1, id="i", step=1, kind=SaveKind.PERIODIC, files=files)
+    outline = Outline.of(entry)
+    assert outline.folders == ("jobs/j/data/1-1-periodic/a",)
+    assert (outline.objects, outline.n, outline.step, outline.fence) == (2, 7, 1, False)

@@ -198,3 +198,24 @@ def test_a_failure_in_the_middle_is_made_up_for(
     assert len(steps_with_data(chain)) == 4
     assert [entry.step for entry in prune(chain.store, JOB, 0)] == [2, 3]
     assert steps_with_data(chain) == ["4-1-insurance", "5-1-insurance"]
+
+
+def test_parts_of_a_torn_upload_beside_the_data_change_nothing(
+    chain: Chain, tmp_path: Path
+) -> None:
+    """The sums of the folder differ from the entry's: it is looked at file by file."""
+    saved = [save(chain, 1, step, tmp_path) for step in (1, 2, 3)]
+    chain.store.put(saved[2].files[0].key + "-torn", b"?")
+    assert [entry.step for entry in prune(chain.store, JOB, 0)] == [1]
+    chain.store.put(saved[1].files[0].key + "-torn", b"?")
+    chain.store.delete([saved[1].files[0].key])
+    save(chain, 1, 4, tmp_path)
+    save(chain, 1, 5, tmp_path)
+    assert [entry.step for entry in prune(chain.store, JOB, 0)] == [2, 3]
+    assert steps_with_data(chain) == ["4-1-insurance", "5-1-insurance"]
+
+
+def test_an_object_of_the_wrong_size_makes_a_checkpoint_unfit(chain: Chain, tmp_path: Path) -> None:
+    saved = [save(chain, 1, step, tmp_path) for step in (1, 2, 3)]
+    chain.store.put(saved[2].files[0].key, b"more than there was")
+    assert prune(chain.store, JOB, 0) == []

@@ -18,7 +18,7 @@ attempt's first entry is its fence; nothing of an older attempt can follow it.
 from __future__ import annotations
 
 from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn
-from spothop.checkpoints.entry import BadEntry, Entry, FileRecord
+from spothop.checkpoints.entry import BadEntry, Entry, FileRecord, Outline
 from spothop.checkpoints.journal import Journal
 from spothop.checkpoints.prune import prune, to_prune
 from spothop.checkpoints.restore import Restored, restore
@@ -39,6 +39,7 @@ __all__ = [
     "FileRecord",
     "Journal",
     "NotFencedIn",
+    "Outline",
     "Restored",
     "download_outputs",
     "fetch_tree",

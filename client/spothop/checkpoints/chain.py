@@ -15,11 +15,11 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from spothop.checkpoints import keys
-from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
+from spothop.checkpoints.entry import AnyEntry, AnyOutline, BadEntry, Entry, FileRecord, Outline
+from spothop.checkpoints.parallel import for_each
 from spothop.storage import (
     ObjectExists,
     ObjectMissing,
@@ -57,16 +57,21 @@ class ChainDamaged(StorageError):
 
 
 class Chain:
-    """The chain of one job. Entries once read are kept: they never change.
+    """The chain of one job. Outlines of the entries once read are kept: they never change. The
+    files of an entry are not, because they may be 100,000.
+
+    `since` is the number of an entry of the attempt that is going on here, up to which everything
+    is known to be dealt with: `find` and `commit` then read nothing below it.
 
     One object may be used from several threads.
     """
 
-    def __init__(self, store: ObjectStore, job: str) -> None:
+    def __init__(self, store: ObjectStore, job: str, *, since: int | None = None) -> None:
         self.store = store
         self.job = job
         self._folder = keys.chain_folder(job)
-        self._known: dict[int, Entry] = {}
+        self._known: dict[int, Outline] = {}
+        self._since = since
         self._searched: int | None = None  # `find` has read its attempt's entries up to here
 
     # --- reading ---
@@ -76,7 +81,11 @@ class Chain:
 
         Raises `StorageUnavailable` and the like when the store does not answer: that is no damage.
         """
-        return self._read_all(self._numbers(after))
+        return [self.load(n) for n in self._numbers(after)]
+
+    def outlines(self, after: int = 0) -> list[AnyOutline]:
+        """The same without the files, each read once, in parallel."""
+        return self._read_all(self._sizes(after))
 
     def is_empty(self) -> bool:
         """Not even a fence was ever written, or all of it is gone."""
@@ -90,7 +99,7 @@ class Chain:
         """Entries below `before` (default: all), each read only when it is asked for."""
         for n in reversed(self._numbers()):
             if before is None or n < before:
-                yield self._read(n)
+                yield self.load(n)
 
     # --- writing ---
 
@@ -114,12 +123,13 @@ class Chain:
                 return entry
         raise self._too_many_races()
 
-    def find(self, attempt: int, entry_id: str) -> Entry | None:
+    def find(self, attempt: int, entry_id: str) -> Outline | None:
         """The entry of this attempt with this id, when it is in the chain."""
+        self._begin()
         if self._searched is None:
             deque(self._own(attempt), maxlen=0)
         else:
-            self.entries(after=self._searched)
+            self.outlines(after=self._searched)
         self._searched = max(self._known, default=0)
         known = list(self._known.values())
         return next((e for e in known if e.id == entry_id and e.attempt == attempt), None)
@@ -149,7 +159,7 @@ class Chain:
         Raises `Fenced`, `NotFencedIn`, `ChainDamaged` and the errors of storage.
         """
         if entry_id is not None and (there := self.find(attempt, entry_id)) is not None:
-            return there
+            return self._entry(there.n)
         entry_id = entry_id or uuid.uuid4().hex
         for _ in range(_MAX_RACES):
             newest = self._newest_of(attempt)
@@ -172,23 +182,53 @@ class Chain:
 
     # --- inside ---
 
-    def _numbers(self, after: int = 0) -> list[int]:
+    def _begin(self) -> None:
+        """Take `since` for read, once; where it is unreadable or gone, all is looked at."""
+        since, self._since = self._since, None
+        if since is not None and isinstance(self._read(since), Outline):
+            self._searched = since
+
+    def _sizes(self, after: int = 0) -> dict[int, int]:
+        """Number -> bytes of its JSON, in order."""
         start = keys.chain_key(self.job, after)
-        found = (keys.chain_number(info.key) for info in self.store.scan(self._folder, after=start))
-        return sorted(n for n in found if n is not None)
+        listed = self.store.scan(self._folder, after=start)
+        found = ((keys.chain_number(info.key), info.size) for info in listed)
+        return dict(sorted((n, size) for n, size in found if n is not None))
 
-    def _read_all(self, numbers: Sequence[int]) -> list[AnyEntry]:
-        unknown = [n for n in numbers if n not in self._known]
-        if len(unknown) > 1:
-            with ThreadPoolExecutor(min(_READERS, len(unknown)), "spothop-chain") as pool:
-                read = dict(zip(unknown, pool.map(self._read, unknown), strict=True))
-        else:
-            read = {n: self._read(n) for n in unknown}
-        return [read.get(n) or self._known[n] for n in numbers]
+    def _numbers(self, after: int = 0) -> list[int]:
+        return list(self._sizes(after))
 
-    def _read(self, n: int) -> AnyEntry:
+    def _read_all(self, sizes: Mapping[int, int]) -> list[AnyOutline]:
+        read: dict[int, AnyOutline] = {}
+
+        def work(n: int) -> None:
+            read[n] = self._read(n)
+
+        unknown = [n for n in sizes if n not in self._known]
+        if len(unknown) == 1:
+            work(unknown[0])
+        elif unknown:
+            for_each(unknown, work, sizes.__getitem__, workers=_READERS)  # large ones one by one
+        return [read.get(n) or self._known[n] for n in sizes]
+
+    def _read(self, n: int) -> AnyOutline:
         if n in self._known:
             return self._known[n]
+        entry = self.load(n)
+        if isinstance(entry, BadEntry):
+            return entry
+        outline = self._known[n] = Outline.of(entry)
+        return outline
+
+    def _entry(self, n: int) -> Entry:
+        """One that was read before. Raises StorageUnavailable where it is not there any more."""
+        entry = self.load(n)
+        if isinstance(entry, BadEntry):
+            raise StorageUnavailable(f"{entry} of job {self.job!r}, which could be read before")
+        return entry
+
+    def load(self, n: int) -> AnyEntry:
+        """Entry `n` with its files, read now; a missing one is a `BadEntry` too."""
         try:
             entry = self._parse(n)
         except ValueError:
@@ -198,7 +238,6 @@ class Chain:
                 return BadEntry(n, str(error))
         if entry.n != n:
             return BadEntry(n, f"it says that it is entry {entry.n}")
-        self._known[n] = entry
         return entry
 
     def _parse(self, n: int) -> Entry:
@@ -208,19 +247,20 @@ class Chain:
         except ObjectMissing:
             raise ValueError("it is missing") from None
 
-    def _top(self) -> tuple[int, Entry | None]:
+    def _top(self) -> tuple[int, Outline | None]:
         """The highest number in use, and the newest entry that can be read.
 
         Unreadable ones above that entry count as numbers only: a fence is written above them.
         """
+        self._begin()
         top = max(self._known, default=0)
         unread = self._numbers(after=top)
         for n in reversed(unread):
-            if isinstance(entry := self._read(n), Entry):
+            if isinstance(entry := self._read(n), Outline):
                 return unread[-1], entry
         return max([top, *unread]), self._known.get(top)
 
-    def _newest_of(self, attempt: int) -> Entry:
+    def _newest_of(self, attempt: int) -> Outline:
         """The newest entry, which is this attempt's own; raises what forbids a commit."""
         top, newest = self._top()
         if newest is not None and newest.attempt > attempt:
@@ -238,7 +278,7 @@ class Chain:
         """True when `entry` is in the chain, False when another entry has its number."""
         key = keys.chain_key(self.job, entry.n)
         try:
-            self.store.create(key, entry.to_json().encode())
+            self.store.create(key, entry.to_bytes())
         except ObjectExists:
             there = self._read(entry.n)
             if isinstance(there, BadEntry) and not self._numbers(after=entry.n - 1):
@@ -246,37 +286,38 @@ class Chain:
                 raise StorageUnavailable(
                     f"the store says that {key!r} exists, and does not show it"
                 ) from None
-            if not isinstance(there, Entry) or there.id != entry.id:
+            if not isinstance(there, Outline) or there.id != entry.id:
                 return False
         except StorageUnavailable:
             if not self._is_there(entry):
                 raise
-        self._known[entry.n] = entry
+        self._known[entry.n] = Outline.of(entry)
         return True
 
     def _is_there(self, entry: Entry) -> bool:
         there = self._read(entry.n)
-        return isinstance(there, Entry) and there.id == entry.id
+        return isinstance(there, Outline) and there.id == entry.id
 
     def _own_fence(self, attempt: int, vm: str) -> Entry:
-        for entry in self._own(attempt):
-            if entry.fence:
-                if vm and entry.vm not in ("", vm):
-                    raise Fenced(self.job, attempt, attempt, vm=entry.vm)
-                return entry
+        for outline in self._own(attempt):
+            if outline.fence:
+                if vm and outline.vm not in ("", vm):
+                    raise Fenced(self.job, attempt, attempt, vm=outline.vm)
+                return Entry(n=outline.n, attempt=attempt, id=outline.id, fence=True, vm=outline.vm)
         raise ChainDamaged(
             f"attempt {attempt} of job {self.job!r} has entries but no readable fence",
             hint="start a new attempt",
         )
 
-    def _own(self, attempt: int) -> Iterator[Entry]:
+    def _own(self, attempt: int) -> Iterator[Outline]:
         """This attempt's readable entries, newest first; read in parallel, because they may be
         many and an emergency save may wait for them."""
-        numbers = self._numbers()
+        sizes = self._sizes()
+        numbers = list(sizes)
         while numbers:
             numbers, part = numbers[:-_AT_ONCE], numbers[-_AT_ONCE:]
-            for entry in reversed(self._read_all(part)):
-                if isinstance(entry, Entry):
+            for entry in reversed(self._read_all({n: sizes[n] for n in part})):
+                if isinstance(entry, Outline):
                     if entry.attempt == attempt:
                         yield entry
                     elif entry.attempt < attempt:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from spothop.checkpoints.keys import save_folder
 from spothop.storage.base import part_key, parts_of
 from spothop.wire import SaveKind
 
@@ -17,7 +20,7 @@ FORMAT, PARTS = 1, 2
 not take for a missing file. An entry of a newer version counts as unreadable."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileRecord:
     """One file of a checkpoint; an empty directory when `path` ends in `/` (it has no key)."""
 
@@ -51,7 +54,7 @@ class FileRecord:
             yield part_key(self.key, index), min(self.part, self.size - index * self.part)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """A fence, or a checkpoint."""
 
@@ -85,15 +88,30 @@ class Entry:
         return f"checkpoint {self.n} (step {self.step}, {kind}, attempt {self.attempt})"
 
     def to_json(self) -> str:
-        kind = self.kind.value if self.kind else None
+        return self.to_bytes().decode()
+
+    def to_bytes(self) -> bytes:
+        """The JSON, one line a file. There may be 100,000 of them, and an emergency save waits for
+        this: so they are written one by one, without a copy of all as dictionaries."""
         version = PARTS if any(record.part for record in self.files) else FORMAT
-        return json.dumps({"v": version, **asdict(self), "kind": kind}, indent=1) + "\n"
+        head = {name: getattr(self, name) for name in _FIELDS if name != "files"}
+        head["kind"] = self.kind.value if self.kind else None
+        text = io.BytesIO()
+        text.write(json.dumps({"v": version, **head}, indent=1).encode()[:-2])
+        text.write(b',\n "files": [')
+        for start in range(0, len(self.files), _LINES):
+            lines = map(_line, self.files[start : start + _LINES])
+            text.write((("," if start else "") + ",".join(lines)).encode())
+        text.write(b"]\n}\n")
+        return text.getvalue()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
         """Raises `ValueError` for anything that `to_json` did not write."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogatepass")  # and the bytes are given back
         try:
-            data = json.loads(text)
+            data = json.loads(text, object_hook=_record)
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         if not isinstance(data, dict):
@@ -109,6 +127,64 @@ class Entry:
 
 
 _ADAPTER = TypeAdapter(Entry)
+_FIELDS = [each.name for each in fields(Entry)]
+_RECORD_FIELDS = frozenset(each.name for each in fields(FileRecord))
+_LINES = 1000
+_RECORDS = TypeAdapter(FileRecord)
+
+
+def _line(record: FileRecord) -> str:
+    text = (
+        f'\n  {{"path": {_quoted(record.path)}, "size": {record.size:d}, '
+        f'"sha256": {_quoted(record.sha256)}, "key": {_quoted(record.key)}'
+    )
+    if record.link or record.part:
+        text += f', "link": {_quoted(record.link)}, "part": {record.part:d}'
+    return text + "}"
+
+
+def _record(data: dict[str, Any]) -> Any:
+    """A file's dictionary becomes its record at once, because all dictionaries of a large entry
+    take several times the memory of its text. What is none stays as it is, and is judged whole."""
+    if "sha256" not in data or not data.keys() <= _RECORD_FIELDS:
+        return data
+    try:
+        return _RECORDS.validate_python(data)
+    except ValidationError:
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is kept of an entry in memory: all that decides, and of its files only sums."""
+
+    n: int
+    attempt: int
+    id: str
+    fence: bool
+    step: int | None
+    kind: SaveKind | None
+    parent: int | None
+    folders: tuple[str, ...]
+    """Those of the saves that its data lies in (`keys.save_folder`): hardly ever more than one."""
+    objects: int
+    size: int
+    """Bytes of all objects."""
+    vm: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> Outline:
+        found: dict[str, None] = {}
+        objects = size = 0
+        for record in entry.files:
+            for key, bytes_ in record.objects():
+                found.setdefault(save_folder(key))
+                objects += 1
+                size += bytes_
+        return cls(
+            *(entry.n, entry.attempt, entry.id, entry.fence, entry.step, entry.kind, entry.parent),
+            *(tuple(found), objects, size, entry.vm),
+        )
 
 
 @dataclass(frozen=True)
@@ -123,3 +199,4 @@ class BadEntry:
 
 
 AnyEntry = Entry | BadEntry
+AnyOutline = Outline | BadEntry

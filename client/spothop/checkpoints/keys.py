@@ -65,6 +65,11 @@ def parse_data_folder(name: str) -> DataFolder | None:
     return DataFolder(int(match.group(1)), int(match.group(2)), SaveKind(match.group(3)))
 
 
+def save_folder(key: str) -> str:
+    """`jobs/<job>/data/<step>-<attempt>-<kind>/<id>` of a data object: the folder of its save."""
+    return "/".join(key.split("/", 5)[:5])
+
+
 def outputs_folder(job: str) -> str:
     return f"{job_prefix(job)}/outputs"
 

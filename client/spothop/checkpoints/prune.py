@@ -5,26 +5,34 @@ what newer ones have superseded goes. A checkpoint that a later attempt skipped 
 (its number lies between the later one's and that one's `parent`) was *rejected*, not superseded: it
 is not one of the newest two, and its data stays. The rejection may have been wrong, because a store
 returned incomplete data for a while, and then this data is the only copy of that work.
+
+A checkpoint may have 100,000 files, and a chain 20,000 entries: so what is there is counted by the
+folder of a save (`keys.save_folder`) while it is listed, and compared with the sums of the
+outlines. Only where they differ an entry is read whole and looked at file by file.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar
 
 from spothop.checkpoints import keys
 from spothop.checkpoints.chain import Chain
-from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry
+from spothop.checkpoints.entry import AnyOutline, BadEntry, Entry, Outline
 from spothop.storage import ObjectStore
 from spothop.wire import SaveKind
+
+Line = TypeVar("Line", Entry, Outline)
+Present = Mapping[str, tuple[int, int]]
+"""Folder of a save -> objects in it, and their bytes."""
 
 ALWAYS = 2
 """Checkpoints that stay whatever their kind."""
 
 
 def to_prune(
-    entries: Iterable[AnyEntry], keep: int, *, damaged: Collection[int] = ()
-) -> list[Entry]:
+    entries: Iterable[Line | BadEntry], keep: int, *, damaged: Collection[int] = ()
+) -> list[Line]:
     """Checkpoints whose data may go, oldest first. Pure.
 
     `keep` counts periodic ones. Numbers in `damaged` do not count as whole; those that were
@@ -32,10 +40,10 @@ def to_prune(
     nothing newer than the older of these two ever goes.
     """
     checkpoints = sorted(
-        (entry for entry in entries if isinstance(entry, Entry) and not entry.fence),
+        (entry for entry in entries if not isinstance(entry, BadEntry) and not entry.fence),
         key=lambda entry: entry.n,
     )
-    rejected = passed_over(checkpoints)
+    rejected: set[int] = passed_over(checkpoints)
     unfit = {*damaged, *rejected}
     whole = [entry for entry in checkpoints if entry.n not in unfit]
     if len(whole) < ALWAYS:
@@ -47,7 +55,7 @@ def to_prune(
     return [entry for entry in checkpoints if entry.n < oldest_protected and entry.n not in stay]
 
 
-def passed_over(checkpoints: Iterable[Entry]) -> set[int]:
+def passed_over(checkpoints: Iterable[Entry | Outline]) -> set[int]:
     """Numbers that a later attempt could not restore; `checkpoints` are oldest first."""
     numbers: list[int] = []
     skipped: set[int] = set()
@@ -60,63 +68,73 @@ def passed_over(checkpoints: Iterable[Entry]) -> set[int]:
     return skipped
 
 
-def prune(store: ObjectStore, job: str, keep: int, *, chain: Chain | None = None) -> list[Entry]:
+def prune(store: ObjectStore, job: str, keep: int, *, chain: Chain | None = None) -> list[Outline]:
     """Delete the data of `to_prune` and what older attempts left uncommitted; return the former.
 
     Run it after a commit; it may fail or be killed anywhere and be run again. Give the `chain` that
     is in use: its entries are not read again.
     """
     chain = chain or Chain(store, job)
-    entries = chain.entries()
-    present = {info.key: info.size for info in store.scan(keys.data_root(job))}
-    gone = to_prune(entries, keep, damaged=_not_whole(entries, present))
+    entries = chain.outlines()
+    present = _present(store, job)
+    checkpoints = [e for e in entries if isinstance(e, Outline) and not e.fence]
+    damaged = {entry.n for entry in checkpoints if not _is_whole(entry, present, chain)}
+    gone = to_prune(entries, keep, damaged=damaged)
     gone_numbers = {entry.n for entry in gone}
-    going = _keys(gone)
-    going -= _keys(entry for entry in _checkpoints(entries) if entry.n not in gone_numbers)
-    store.delete(sorted((going | _leftovers(entries, present)) & present.keys()))
+    going = {folder for entry in gone for folder in entry.folders}
+    going -= {f for entry in checkpoints if entry.n not in gone_numbers for f in entry.folders}
+    for folder in sorted((going | _leftovers(entries, present)) & present.keys()):
+        store.delete(sorted(info.key for info in store.scan(folder)))
     _discard_partial(store, job, entries)
-    return [entry for entry in gone if not present.keys().isdisjoint(_keys([entry]))]
+    return [entry for entry in gone if not present.keys().isdisjoint(entry.folders)]
 
 
-def _checkpoints(entries: Iterable[AnyEntry]) -> list[Entry]:
-    return [entry for entry in entries if isinstance(entry, Entry) and not entry.fence]
+def _present(store: ObjectStore, job: str) -> Present:
+    found: dict[str, tuple[int, int]] = {}
+    for info in store.scan(keys.data_root(job)):
+        folder = keys.save_folder(info.key)
+        count, size = found.get(folder, (0, 0))
+        found[folder] = count + 1, size + info.size
+    return found
 
 
-def _keys(entries: Iterable[Entry]) -> set[str]:
-    return {key for entry in entries for record in entry.files for key, _ in record.objects()}
+def _is_whole(entry: Outline, present: Present, chain: Chain) -> bool:
+    """Every object is there with its size."""
+    there = [present.get(folder, (0, 0)) for folder in entry.folders]
+    if not all(count for count, _ in there):
+        return False
+    if (sum(c for c, _ in there), sum(s for _, s in there)) == (entry.objects, entry.size):
+        return True  # objects never change: with one missing, neither sum would be right
+    whole = chain.load(entry.n)
+    if isinstance(whole, BadEntry):
+        return False
+    missing = dict(found for record in whole.files for found in record.objects())
+    for folder in entry.folders:
+        for info in chain.store.scan(folder):
+            if missing.get(info.key) == info.size:
+                del missing[info.key]
+    return not missing
 
 
-def _not_whole(entries: Iterable[AnyEntry], present: Mapping[str, int]) -> set[int]:
-    """Checkpoints of which an object is missing or has the wrong size."""
-    return {
-        entry.n
-        for entry in _checkpoints(entries)
-        if any(present.get(key) != size for record in entry.files for key, size in record.objects())
-    }
-
-
-def _leftovers(entries: Collection[AnyEntry], present: Iterable[str]) -> set[str]:
-    """Data objects that no entry names, of attempts that can no longer commit.
+def _leftovers(entries: Collection[AnyOutline], present: Iterable[str]) -> set[str]:
+    """Folders of saves that no entry names, of attempts that can no longer commit.
 
     None while an entry is unreadable: it may name them.
     """
     if any(isinstance(entry, BadEntry) for entry in entries):
         return set()
-    named = _keys(_checkpoints(entries))
+    named = {folder for e in entries if isinstance(e, Outline) for folder in e.folders}
     fenced_in = _fenced_in(entries)
-    by_folder: dict[str, list[str]] = defaultdict(list)
-    for key in present:
-        by_folder[key.split("/")[3]].append(key)
     return {
-        key
-        for name, found in by_folder.items()
-        if (folder := keys.parse_data_folder(name)) and folder.attempt < fenced_in
-        for key in found
-        if key not in named
+        path
+        for path in present
+        if (folder := keys.parse_data_folder(path.split("/")[3]))
+        and folder.attempt < fenced_in
+        and path not in named
     }
 
 
-def _discard_partial(store: ObjectStore, job: str, entries: Collection[AnyEntry]) -> None:
+def _discard_partial(store: ObjectStore, job: str, entries: Collection[AnyOutline]) -> None:
     fenced_in = _fenced_in(entries)
     for name in store.folders(keys.data_root(job)):
         folder = keys.parse_data_folder(name)
@@ -124,6 +142,6 @@ def _discard_partial(store: ObjectStore, job: str, entries: Collection[AnyEntry]
             store.discard_partial(f"{keys.data_root(job)}/{name}")
 
 
-def _fenced_in(entries: Iterable[AnyEntry]) -> int:
+def _fenced_in(entries: Iterable[AnyOutline]) -> int:
     """The newest fence's attempt; 0 without one."""
-    return max((entry.attempt for entry in entries if isinstance(entry, Entry)), default=0)
+    return max((entry.attempt for entry in entries if isinstance(entry, Outline)), default=0)
