@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spothop.storage.errors import (
     SourceChanged,
+    SourceUnreadable,
     StorageError,
     StorageUnavailable,
     UnsafePath,
@@ -393,7 +394,7 @@ class Backups:
                 return await self._context.retrier.repeat(once)
             except (SourceChanged, UnsafePath):
                 raise
-            except StorageError as error:
+            except (StorageError, OSError) as error:
                 if self._is_final(error):
                     raise
             self._refusals += 1
@@ -402,9 +403,9 @@ class Backups:
             pause = asyncio.create_task(self._context.retrier.pause_slowly(self._refusals))
             await abort.unless(pause)
 
-    def _is_final(self, error: StorageError) -> bool:
-        """Whether to give up now; tells the user what the store says, first and then from time to
-        time."""
+    def _is_final(self, error: StorageError | OSError) -> bool:
+        """Whether to give up now; tells the user what the store or the disk says, first and then
+        from time to time."""
         now = self._context.now()
         if self._refused_at is None:
             self._refused_at, self._reminded_at = now, -REMIND_EVERY_S
@@ -414,9 +415,11 @@ class Backups:
             return True
         if now - self._reminded_at >= REMIND_EVERY_S:
             self._reminded_at = now
+            own = isinstance(error, (SourceUnreadable, OSError))
+            what = "a save cannot be read" if own else "the storage refuses this job's saves"
             self._context.tell_user(
-                f"the storage refuses this job's saves: {error}; they are kept on this VM and tried"
-                " again, but a preemption now would lose them",
+                f"{what}: {error}; it is kept on this VM and tried again, but a preemption now"
+                " would lose it",
                 level="error",
             )
         return False

@@ -12,6 +12,7 @@ from fakes.virtual_time import play, until
 from spothop.checkpoints import Entry
 from spothop.storage.errors import (
     SourceChanged,
+    SourceUnreadable,
     StorageBadUrl,
     StorageDenied,
     StorageError,
@@ -116,6 +117,21 @@ def test_a_payload_that_changed_is_given_up_at_once(tmp_path: Path) -> None:
         await drained(room, room.worker())
         assert room.context.state.given_up == 1
         assert left(room) == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("error", [SourceUnreadable("an input error"), OSError(5, "EIO")])
+def test_a_payload_that_cannot_be_read_now_stays(tmp_path: Path, error: StorageError) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[10] = [error] * 3
+        room.put(10)
+        await drained(room, room.worker())
+        assert room.store.steps == [10]
+        assert room.context.state.given_up == 0
+        (message,) = room.told(MessageReport)
+        assert message.text.startswith(f"a save cannot be read: {error}")
 
     play(scenario)
 

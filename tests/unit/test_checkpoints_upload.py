@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from spothop.storage import (
     ObjectStore,
     RemoteStore,
     SourceChanged,
+    SourceUnreadable,
     UnsafePath,
 )
 from spothop.wire import SaveKind
@@ -168,3 +170,25 @@ def test_a_repeated_upload_writes_the_same_keys(store: ObjectStore, tmp_path: Pa
     ]
     assert both[0] == both[1]
     assert len(list(store.scan(""))) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
+@pytest.mark.parametrize("call", ["stat", "open", "listdir"])
+def test_what_cannot_be_read_now_has_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """A payload that "changed" is deleted, and it is the only copy."""
+    source = tmp_path / "ckpt"
+    source.mkdir()
+    (source / "weights").write_bytes(b"weights")
+    store = FolderStore(tmp_path)
+
+    def fail(path: object, *args: object, **kwargs: object) -> object:
+        if not isinstance(path, int) and os.fspath(path).startswith(str(source)):  # type: ignore[call-overload]
+            raise OSError(number, os.strerror(number))
+        return real(path, *args, **kwargs)
+
+    real = getattr(os, call)
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(SourceUnreadable, match="cannot be read"):
+        upload(store, "j", 1, 1, SaveKind.PERIODIC, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -17,11 +18,13 @@ from spothop.checkpoints.entry import FileRecord
 from spothop.checkpoints.journal import Journal, Seen
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.storage import ObjectStore, Piece, SourceChanged, UnsafePath
+from spothop.storage.mapping import of_source, reading
 from spothop.wire import SaveKind
 
 OnSkipped = Callable[[str], None]
 """Called with the reason when something is left out."""
 
+_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 
 
@@ -56,7 +59,7 @@ def upload(
     repeated upload replaces a broken one, and sends only what is not in its `journal`; two saves
     of one step must have different ones. `still_wanted` is called from time to time and may raise;
     `left_s` is the time to this VM's announced end, None without a notice. Raises `SourceChanged`,
-    `UnsafePath` and the errors of storage; nothing is retried here.
+    `SourceUnreadable`, `UnsafePath` and the errors of storage; nothing is retried here.
     """
     folder = (
         f"{keys.data_folder(job, step, attempt, kind)}/{keys.quote(upload_id or uuid.uuid4().hex)}"
@@ -153,10 +156,8 @@ class _Upload:
 
 @contextmanager
 def _reading(file: Path) -> Iterator[int]:
-    try:
+    with reading(file):
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _unreadable(file, error) from error
     try:
         yield handle
     finally:
@@ -167,10 +168,8 @@ def _read(file: Path, handle: int, size: int) -> bytes:
     """Exactly so many bytes. Raises `SourceChanged`."""
     blocks, left = [], size
     while left:
-        try:
+        with reading(file):
             block = os.read(handle, left)
-        except OSError as error:
-            raise _unreadable(file, error) from error
         if not block:
             raise SourceChanged(
                 f"{str(file)!r} became shorter during its upload",
@@ -204,15 +203,14 @@ def _changed(file: Path, before: int, after: int) -> SourceChanged:
     )
 
 
-def _unreadable(file: Path, error: OSError) -> SourceChanged:
-    return SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}")
+def _is_dir(path: Path) -> bool:
+    """`Path.is_dir` says no where the system says nothing."""
+    return stat.S_ISDIR(_stat(path).st_mode)
 
 
 def _stat(file: Path) -> os.stat_result:
-    try:
+    with reading(file):
         return file.stat()
-    except OSError as error:
-        raise _unreadable(file, error) from error
 
 
 def list_sources(
@@ -223,13 +221,11 @@ def list_sources(
     Links that stay inside are followed; with `keep_links` they stay links. Raises `UnsafePath` for
     other links, for cycles that would be followed, for dangling links, and for pipes, sockets and
     devices; with `skipped` these are left out, and it is called for each. Raises `SourceChanged`
-    when `source` is not there.
+    when `source` is not there, `SourceUnreadable` when the system does not let it be read now.
     """
-    try:
+    with reading(source):
         real = source.resolve(strict=True)
-    except OSError as error:
-        raise SourceChanged(f"{str(source)!r} cannot be read: {error.strerror}") from error
-    if not real.is_dir():
+    if not _is_dir(real):
         return [_file(source.name, real)]
     return sorted(_walk(real, real, "", skipped, keep_links), key=lambda item: item.path)
 
@@ -237,7 +233,8 @@ def list_sources(
 def _walk(
     top: Path, folder: Path, prefix: str, skipped: OnSkipped | None, keep_links: bool
 ) -> Iterator[Source]:
-    children = sorted(folder.iterdir())
+    with reading(folder):
+        children = sorted(folder.iterdir())
     if prefix and not children:
         yield Source(prefix, None, 0)
     for child in children:
@@ -260,7 +257,7 @@ def _child(top: Path, folder: Path, child: Path, path: str, keep_links: bool) ->
     real = _resolved(top, child)
     if keep_links and child.is_symlink():
         return Source(path, None, 0, link=os.path.relpath(real, child.parent))
-    if not real.is_dir():
+    if not _is_dir(real):
         return _file(path, real)
     if folder.is_relative_to(real):
         raise UnsafePath(f"the link {str(child)!r} leads to a directory around itself")
@@ -271,6 +268,8 @@ def _resolved(top: Path, path: Path) -> Path:
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+        if isinstance(error, OSError) and error.errno not in _NOWHERE:
+            raise of_source(error, path) from error
         raise UnsafePath(f"{str(path)!r} leads nowhere: {error}") from error
     if not real.is_relative_to(top):
         raise UnsafePath(
@@ -280,7 +279,7 @@ def _resolved(top: Path, path: Path) -> Path:
 
 
 def _file(path: str, file: Path) -> Source:
-    status = file.stat()
+    status = _stat(file)
     if not stat.S_ISREG(status.st_mode):
         raise UnsafePath(f"{str(file)!r} is neither a file nor a directory", hint="save files only")
     return Source(path, file, status.st_size)

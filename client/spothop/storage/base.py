@@ -74,7 +74,7 @@ class ObjectStore(Protocol):
         """Write the first `size` bytes of `file`, over an old object too; return their SHA-256.
 
         A file that is shorter makes a shorter object. OSErrors of the file itself pass through as
-        `SourceChanged`.
+        `SourceChanged` or `SourceUnreadable`.
         """
 
     def get(self, key: str) -> bytes:

@@ -9,6 +9,7 @@ StorageError
 |-- ObjectMissing       no such object
 |-- NothingRestores     there are checkpoints, and none of them is whole
 |-- SourceChanged       the file to upload was written, cut or removed meanwhile
+|-- SourceUnreadable    the system does not let the file to upload be read now
 `-- UnsafePath          a path or link leads out of the directory that it belongs to
 """
 
@@ -59,6 +60,11 @@ class NothingRestores(StorageError): ...
 
 
 class SourceChanged(StorageError): ...
+
+
+class SourceUnreadable(StorageError):
+    """An input error, no file handle left, no memory: the file is still there, and may be read
+    later. Not `retryable`, because a broken disk answers so for ever."""
 
 
 class UnsafePath(StorageError): ...

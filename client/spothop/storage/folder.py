@@ -20,13 +20,12 @@ from typing import TypeVar
 
 from spothop.storage.base import Fetched, ObjectInfo, OnBytes, Piece, part_key, parts_of
 from spothop.storage.errors import (
-    SourceChanged,
     StorageBadUrl,
     StorageError,
     StorageUnavailable,
 )
 from spothop.storage.hashing import copy_hashed, write_all
-from spothop.storage.mapping import mapped
+from spothop.storage.mapping import mapped, reading
 
 T = TypeVar("T")
 TEMPORARY = ".spothop-tmp-"
@@ -242,11 +241,9 @@ def _unless_missing(error: OSError) -> None:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[int]:
-    """Raises `SourceChanged`, so that a fault of the source is not taken for one of the store."""
-    try:
+    """So that a fault of the source is not taken for one of the store."""
+    with reading(file):
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}") from error
     try:
         yield handle
     finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from obstore import exceptions as obs
 from typing_extensions import assert_never
@@ -18,6 +19,8 @@ from spothop.storage.codes import Meaning, code_of, has_body, meaning, status_of
 from spothop.storage.errors import (
     ObjectExists,
     ObjectMissing,
+    SourceChanged,
+    SourceUnreadable,
     StorageBadUrl,
     StorageDenied,
     StorageError,
@@ -71,6 +74,23 @@ def translate(
         return StorageBadUrl(f"{where} is not usable: {_first_line(error)}")
     hint = _CREDENTIALS if "credential" in text.lower() else ""
     return StorageUnavailable(f"{where} failed: {_first_line(error)}", hint=hint)
+
+
+def of_source(error: OSError, file: Path) -> StorageError:
+    """What `error` means of a file to upload: only one that is not there (any more) has changed."""
+    text = f"{str(file)!r} cannot be read: {error.strerror or error}"
+    if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+        return SourceChanged(text)
+    return SourceUnreadable(text)
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Turn what the system says of a file to upload into `SourceChanged` or `SourceUnreadable`."""
+    try:
+        yield
+    except OSError as error:
+        raise of_source(error, file) from error
 
 
 def _ours(found: Meaning, where: str, text: str, url: str) -> StorageError:

@@ -31,9 +31,9 @@ from obstore.store import ObjectStore as AnyObstore
 
 from spothop.storage.base import MIB, Block, Fetched, ObjectInfo, OnBytes, Piece, part_key
 from spothop.storage.codes import status_of
-from spothop.storage.errors import ObjectMissing, SourceChanged, StorageError
+from spothop.storage.errors import ObjectMissing, StorageError
 from spothop.storage.hashing import Hasher, write_at
-from spothop.storage.mapping import mapped
+from spothop.storage.mapping import mapped, reading
 from spothop.storage.sending import Sending
 from spothop.storage.window import Patience, Window
 
@@ -293,13 +293,16 @@ def _spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
 
 
 def _file_blocks(file: Path, size: int) -> Iterator[bytes]:
-    try:
-        with file.open("rb", buffering=0) as source:
-            while size and (block := source.read(min(size, _READ_BLOCK))):
-                size -= len(block)
-                yield block
-    except OSError as error:
-        raise SourceChanged(f"{str(file)!r} cannot be read: {error.strerror}") from error
+    with reading(file):
+        source = file.open("rb", buffering=0)
+    with source:
+        while size:
+            with reading(file):
+                block = source.read(min(size, _READ_BLOCK))
+            if not block:
+                return
+            size -= len(block)
+            yield block
 
 
 def _passing(blocks: Iterable[Block], hasher: Hasher, on_bytes: OnBytes) -> Iterator[Block]:
