@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import tempfile
+import threading
 from pathlib import Path
 
 from spothop_master.store.db import Database
 
 _opened: list[Database] = []
+_one_at_a_time = threading.Lock()
 
 
 def new_database(path: Path) -> Database:
@@ -26,16 +28,18 @@ def close_all() -> None:
         _opened.pop().close()
 
 
-def write_migrated(path: Path) -> None:
+def write_migrated(path: Path, revision: str = "head") -> None:
     """What `Database.migrate` leaves in a new file, in one hundredth of its time."""
-    path.write_bytes(_migrated())
+    with _one_at_a_time:  # Alembic knows one migration under way in a process
+        content = _migrated(revision)
+    path.write_bytes(content)
 
 
 @functools.cache
-def _migrated() -> bytes:
+def _migrated(revision: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "template.db"
         db = Database(f"sqlite:///{path}")
-        db.migrate()
+        db.migrate(revision)
         db.close()  # the last connection writes the log of SQLite (WAL) back into the file
         return path.read_bytes()

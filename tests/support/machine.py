@@ -102,7 +102,7 @@ class Machine:
         self.cloud_file = folder / "cloud.yaml"
         offered = _cloud(folder / "cloud", isolation, pool, pools or {}) | dict(cloud or {})
         self.cloud_file.write_text(yaml.safe_dump(offered), encoding="utf-8")
-        self.home.mkdir(mode=0o700)
+        self.home.mkdir(mode=0o700, exist_ok=True)
         write_migrated(self.home / "master.db")  # migrations have tests of their own
 
     # --- its life -------------------------------------------------------------------------------

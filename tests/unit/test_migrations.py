@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from fakes.old_database import at, contents, fill, release_1, revision
 from spothop_master.store.db import Database, MigrationRefused
 from spothop_master.store.schema import Attempt, Base
+from support.database import write_migrated
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def old(db: Database) -> Database:
+def old(db: Database, tmp_path: Path) -> Database:
     """As the first release left it."""
-    db.migrate("0002")
+    write_migrated(tmp_path / "old.db", "0002")
     fill(db, release_1())
     return db
 
