@@ -22,12 +22,13 @@ SMALL = "--batch 2 --context 16 --width 16 --layers 2 --heads 2 --corpus-mb 0.2 
 class Run:
     """One job directory, with the run directory of each attempt beside it, and no agent."""
 
-    def __init__(self, root: Path, example: Path) -> None:
+    def __init__(self, root: Path, example: Path, *, attempt: int = 0) -> None:
+        """`attempt`: the newest one that is there already."""
         self.root = root
         self.work = root / "work"
         self.example = example
-        self.attempt = 0
-        self.work.mkdir(parents=True)
+        self.attempt = attempt
+        self.work.mkdir(parents=True, exist_ok=True)
 
     def train(self, options: str) -> subprocess.CompletedProcess[str]:
         self.attempt += 1
@@ -56,12 +57,25 @@ class Run:
         (run_dir / "restored.json").write_text(json.dumps(restored))
 
 
-def test_a_resumed_gpt_has_bit_identical_weights(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT that was interrupted: the import of PyTorch is seconds, so all go on from this one."""
     need_torch()
-    whole, hopped = Run(tmp_path / "whole", GPT), Run(tmp_path / "hopped", GPT)
+    run = Run(tmp_path_factory.mktemp("gpt") / "run", GPT)
+    done = run.train(f"--steps 5 {SMALL}")
+    assert done.returncode == 0, done.stderr
+    return run.root
+
+
+def goes_on_from(interrupted: Path, folder: Path) -> Run:
+    shutil.copytree(interrupted, folder, ignore=shutil.ignore_patterns("up", "down.*"))  # pipes
+    return Run(folder, GPT, attempt=1)
+
+
+def test_a_resumed_gpt_has_bit_identical_weights(tmp_path: Path, five_steps: Path) -> None:
+    whole, hopped = Run(tmp_path / "whole", GPT), goes_on_from(five_steps, tmp_path / "hopped")
     first = whole.train(f"--steps 12 {SMALL}")
     assert first.returncode == 0, first.stderr
-    assert hopped.train(f"--steps 5 {SMALL}").returncode == 0
     second = hopped.train(f"--steps 12 {SMALL}")
     assert second.returncode == 0, second.stderr
     assert "resumed at step 5" in second.stdout
@@ -82,11 +96,9 @@ def test_a_resumed_gpt_has_bit_identical_weights(tmp_path: Path) -> None:
     assert one == other
 
 
-def test_a_checkpoint_of_another_text_is_a_clear_error(tmp_path: Path) -> None:
-    need_torch()
-    run = Run(tmp_path, GPT)
-    assert run.train(f"--steps 1 {SMALL}").returncode == 0
-    other = run.train(f"--steps 2 {SMALL} --corpus-mb 0.1")
+def test_a_checkpoint_of_another_text_is_a_clear_error(tmp_path: Path, five_steps: Path) -> None:
+    run = goes_on_from(five_steps, tmp_path / "run")
+    other = run.train(f"--steps 6 {SMALL} --corpus-mb 0.1")
     assert other.returncode == 1
     assert "its corpus_hash is" in other.stderr
     assert "resume with the Python version and options" in other.stderr
