@@ -147,7 +147,7 @@ def _url(text: str) -> str:
     if not _URL.fullmatch(text):
         raise _refuse("is not a storage URL", hint)
     try:
-        path = urlsplit(text).path
+        path = storageoptions.split_url(text).path
     except ValueError as error:  # such as brackets around what is no IPv6 address
         raise _refuse(f"is not a storage URL: {error}", hint) from None
     if "\0" in unquote(path):

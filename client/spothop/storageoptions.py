@@ -12,12 +12,13 @@ option that is new, or misspelled, is never shown by mistake. Only the agent get
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 MASK = "***"
 """Stands for a value that is not shown."""
@@ -82,6 +83,15 @@ _QUERY = re.compile(r"(?<=\?)[^\s)\"'\]]+")
 _SHORTEST = 8
 """Characters of a secret that is looked for in texts: a shorter one would be found everywhere. No
 provider has any; MinIO's smallest secret has 8."""
+
+
+def split_url(url: str) -> SplitResult:
+    """Raises ValueError for what no store can be reached at, the same on every Python: up to 3.11.3
+    `urlsplit` takes any text in brackets for a host."""
+    parts = urlsplit(url)
+    if "[" in parts.netloc:
+        ipaddress.IPv6Address(parts.hostname or "")
+    return parts
 
 
 def provider_of(url: str) -> str | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 
 import obstore.store
 
@@ -77,7 +77,7 @@ def check_url(url: str) -> None:
 
 def _parse(url: str) -> SplitResult:
     try:
-        return urlsplit(url)
+        return storageoptions.split_url(url)
     except ValueError as error:  # such as brackets around what is no IPv6 address
         raise _bad(url, str(error)) from None
 
