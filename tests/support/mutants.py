@@ -198,6 +198,7 @@ def lay_out(folder: Path, group: Group, *, again: bool) -> None:
         "pytest_add_cli_args_test_selection": tests,
     }  # fmt: skip
     lines = ["[mutmut]", f"timeout_constant = {LIMIT_S}", f"timeout_multiplier = {LIMIT_FACTOR}"]
+    lines += ["process_isolation = forkserver"]  # threads of a test that ran before survive no fork
     for option, values in options.items():
         lines += [f"{option} =", *(f"    {value}" for value in values)]
     (folder / "setup.cfg").write_text("\n".join(lines) + "\n")

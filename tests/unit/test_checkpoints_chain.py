@@ -422,3 +422,16 @@ def test_of_an_entry_no_files_stay_in_memory(store: Scripted) -> None:
     outline = Outline.of(entry)
     assert outline.folders == ("jobs/j/data/1-1-periodic/a",)
     assert (outline.objects, outline.n, outline.step, outline.fence) == (2, 7, 1, False)
+
+
+def test_an_empty_chain_has_no_number_and_nothing_to_find(store: Scripted) -> None:
+    chain = chain_of(store)
+    assert chain.is_empty()
+    assert chain.newest_number() == 0
+    assert chain.find(1, "unknown") is None
+    fence = chain_of(store).fence(1)
+    found = chain.find(1, fence.id)
+    assert found is not None
+    assert (found.n, found.id) == (1, fence.id)
+    assert chain.newest_number() == 1
+    assert not chain.is_empty()

@@ -164,3 +164,41 @@ def test_a_file_that_arrives_cut_short_is_an_error(
     with pytest.raises(ObjectMissing, match="cut short"):
         fetch_tree(spec, tmp_path / "target")
     assert tree(tmp_path / "target") == {}
+
+
+def test_an_upload_of_outputs_says_how_far_it_is(store: ObjectStore, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    source = make(tmp_path / "outputs", FILES)
+    upload_outputs(store, "j", 1, source, on_progress=lambda *figures: seen.append(figures))
+    assert seen[-1] == (3_000_001, 3_000_001)
+
+
+def test_what_is_no_output_is_left_alone(store: ObjectStore, tmp_path: Path) -> None:
+    for key in ("notes/readme", "7", "1x/a", "2/a"):
+        store.create(f"jobs/j/outputs/{key}", b"data")
+    assert download_outputs(store, "j", tmp_path / "back") == ["a"]
+
+
+def test_a_data_set_may_be_deep_and_have_long_names(tmp_path: Path) -> None:
+    files = {"a/b/c/d": b"1", "x" * 250: b"22"}
+    spec = StorageSpec(url=make(tmp_path / "data", files).as_uri())
+    seen: list[tuple[int, int]] = []
+    target = tmp_path / "not" / "there" / "yet"
+    fetch_tree(spec, target, on_progress=lambda *figures: seen.append(figures))
+    assert tree(target) == files
+    assert seen[-1] == (3, 3)
+
+
+def test_what_is_there_counts_as_done(tmp_path: Path) -> None:
+    spec = StorageSpec(url=make(tmp_path / "data", {"a": b"new", "b": b"12345"}).as_uri())
+    seen: list[tuple[int, int]] = []
+    fetch_tree(
+        spec, make(tmp_path / "target", {"a": b"old"}), on_progress=lambda *f: seen.append(f)
+    )
+    assert seen[-1] == (8, 8)
+
+
+def test_one_object_with_a_slash_behind_it(tmp_path: Path) -> None:
+    make(tmp_path / "data", {"init.pt": b"weights"})
+    spec = StorageSpec(url=(tmp_path / "data" / "init.pt").as_uri() + "/")
+    assert fetch_tree(spec, tmp_path / "target") == ["init.pt"]

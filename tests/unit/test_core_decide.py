@@ -661,3 +661,11 @@ def test_a_job_that_is_to_end_gets_no_attempt_and_no_fence() -> None:
     assert decide(seen(stopped)) == [
         AllowFence(attempt=1, reason="no older attempt can commit any more")
     ]
+
+
+def test_a_vm_that_waits_for_another_attempt_takes_none_away() -> None:
+    old, failed = attempt(1, "b"), ended(2, EndReason.USER_FAILURE)
+    vms = (vm("a"), vm("b"), vm("c"))
+    assert rules.tidy(seen(old, failed, vms=vms)) == [
+        ReleaseVm(vm="c", why=VmReason.RELEASED, reason="no attempt needs it")
+    ]

@@ -130,3 +130,9 @@ def test_without_an_interval_an_agent_begins_with_the_stated_one() -> None:
     assert insurance.params(facts("none")).policy == "none"
     unknown = Measures(**{**vars(MEASURES), "step_s": 0.0})
     assert insurance.params(facts(measures=unknown)).step_s is None
+
+
+def test_an_interval_that_is_hardly_any_is_one() -> None:
+    assert insurance.is_material(0.0, None)
+    assert not insurance.is_material(0.0, told(0.0))
+    assert insurance.is_material(0.5, None)
