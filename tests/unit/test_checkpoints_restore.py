@@ -425,3 +425,60 @@ def test_an_unreadable_entry_above_a_fence_may_have_been_a_checkpoint(
     chain.store.put(layout.chain_key(JOB, 2), b"\0" * 64)
     with pytest.raises(NothingRestores, match="chain entry 2 is unreadable"):
         restore(chain.store, Chain(chain.store, JOB).newest_first(), tmp_path / "job")
+
+
+LINK = importlib.import_module("spothop.checkpoints.restore")._link  # `restore` is the function
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        ("l", "x"),
+        ("sub/l", "x"),
+        ("sub/l", "../x"),
+        ("a/b/l", "../../x"),
+        ("l", "..x"),
+        ("l", "sub/.."),
+    ],
+)
+def test_a_link_that_stays_inside_is_made(tmp_path: Path, path: str, leads_to: str) -> None:
+    place = tmp_path / "link"
+    LINK(FileRecord(path, 0, "", "", leads_to), place)
+    assert os.readlink(place) == leads_to
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        ("l", ".."),
+        ("l", "../x"),
+        ("sub/l", "../../x"),
+        ("l", "/etc"),
+        ("sub/l", "x/../../.."),
+        ("l", "a\0b"),
+    ],
+)
+def test_a_link_that_leads_out_is_not_even_made(tmp_path: Path, path: str, leads_to: str) -> None:
+    place = tmp_path / "link"
+    with pytest.raises(Exception, match="leads out of the checkpoint"):
+        LINK(FileRecord(path, 0, "", "", leads_to), place)
+    assert not os.path.lexists(place)
+
+
+def test_a_rejection_says_which_path_leads_out(chain: Chain, tmp_path: Path) -> None:
+    entry = save(chain, tmp_path, 1)
+    bad = dataclasses.replace(entry.files[-1], path="../out")
+    bad_entry = dataclasses.replace(entry, n=9, files=(*entry.files, bad))
+    (rejected,) = restore(chain.store, [entry, bad_entry], tmp_path / "job").rejected
+    assert "the path '../out' leads out" in rejected
+
+
+def test_a_restore_from_another_job_says_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    chain = Chain(FolderStore(tmp_path / "store"), JOB)
+    chain.fence(1)
+    size = save(chain, tmp_path, 4).size
+    seen: list[tuple[int, int]] = []
+    spec = StorageSpec(url=(tmp_path / "store").as_uri())
+    restore_from_job(spec, JOB, tmp_path / "new", on_progress=lambda *f: seen.append(f))
+    assert seen[-1] == (size, size)
