@@ -373,3 +373,18 @@ def test_what_is_not_measured_counts_as_nothing() -> None:
         step_s=0.0, save_s=0.0, backup_s=0.0, mttp_s=math.inf, restart_s=0.0, grace_s=0.0,
         margin_s=saves().params.margin_s,
     )  # fmt: skip
+
+
+def test_the_step_never_falls_and_its_time_is_a_mean_over_all_steps() -> None:
+    made = saves(step_s=9.0)
+    assert made.step_s == 9.0  # of earlier attempts
+    made.stepped(10, count=10, step_s=1.0)
+    made.stepped(4, count=30, step_s=2.0)  # of a rank that is behind
+    assert (made.step, made.step_s) == (10, 1.75)
+    accept(made, SaveKind.PERIODIC, 7, now=1.0)
+    assert made.step == 10
+    accept(made, SaveKind.PERIODIC, 20, now=2.0)
+    assert made.step == 20
+    fresh = saves()
+    accept(fresh, SaveKind.PERIODIC, 3, now=1.0)
+    assert fresh.step == 3

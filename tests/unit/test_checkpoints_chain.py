@@ -435,3 +435,13 @@ def test_an_empty_chain_has_no_number_and_nothing_to_find(store: Scripted) -> No
     assert (found.n, found.id) == (1, fence.id)
     assert chain.newest_number() == 1
     assert not chain.is_empty()
+
+
+def test_whoever_is_fenced_hears_by_whom(store: Scripted) -> None:
+    chain = chain_of(store)
+    chain.fence(1)
+    chain_of(store).fence(4)
+    for action in (lambda: chain.fence(1), lambda: commit(chain, 1)):
+        with pytest.raises(Fenced, match="attempt 1 of job 'j1' is fenced by attempt 4") as caught:
+            action()
+        assert caught.value.by == 4

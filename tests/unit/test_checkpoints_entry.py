@@ -124,3 +124,15 @@ def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsafePath, match="through a link"):
         layout.inside(tmp_path / "target", "link/file")
     assert layout.inside(tmp_path / "target", "a/b") == tmp_path / "target" / "a" / "b"
+
+
+@pytest.mark.parametrize("key", ["a", "a/b.c", "a/..b", "a.", "~41"])
+def test_possible_keys(key: str) -> None:
+    assert layout.is_key(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a//b", "/a", "a/", "a/./b", "a/../b", "..", "../a", ".", "a\0b"]
+)
+def test_impossible_keys(key: str) -> None:
+    assert not layout.is_key(key)

@@ -482,3 +482,22 @@ def test_a_restore_from_another_job_says_how_far_it_is(tmp_path: Path) -> None:
     spec = StorageSpec(url=(tmp_path / "store").as_uri())
     restore_from_job(spec, JOB, tmp_path / "new", on_progress=lambda *f: seen.append(f))
     assert seen[-1] == (size, size)
+
+
+def test_a_single_file_is_durable_when_it_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    store = FolderStore(tmp_path / "store")
+    (tmp_path / "c.pt").write_bytes(b"data")
+    files = upload(store, JOB, 1, 1, SaveKind.PERIODIC, tmp_path / "c.pt")
+    entry = Entry(n=2, attempt=1, id="i", step=1, files=tuple(files), root="c.pt")
+    fetch, synced = FolderStore.fetch, []
+
+    def noted(*arguments: object, **more: object) -> object:
+        synced.append(more["sync"])
+        return fetch(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FolderStore, "fetch", noted)
+    assert restore(store, [entry], tmp_path / "new").step == 1
+    assert synced == [True]
