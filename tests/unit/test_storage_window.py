@@ -68,6 +68,6 @@ def test_after_a_notice_the_time_left_decides() -> None:
     for _ in range(3):
         window.finished(8 * MIB, 2.0, 0.0)
     assert window.late_after_s(8 * MIB, patience, 20.0) == 5.0
-    assert patience.stalled(None) == 120.0
-    assert patience.stalled(30.0) == 15.0
-    assert patience.stalled(-1.0) == 2 * patience.least_s
+    assert window.late_after_s(8 * MIB, patience, 100.0) == 8.0
+    assert window.late_after_s(8 * MIB, patience, 2.0) == 4.0  # a slow line, not a hanging one
+    assert Window(1 << 40, paces=window.paces).late_after_s(8 * MIB, patience, None) == 8.0

@@ -73,13 +73,14 @@ class RemoteStore:
         *,
         part: int = PART,
         patience: Patience | None = None,
-        window: Callable[[], Window] = lambda: Window(BUDGET),
+        window: Callable[[], Window] | None = None,
     ) -> None:
         self._store = store
         self._url = url
         self._part = part
         self._patience = patience or Patience()
-        self._window = window
+        paces = Window(BUDGET).paces
+        self._window = window or (lambda: Window(BUDGET, paces=paces))
 
     @property
     def url(self) -> str:

@@ -125,7 +125,7 @@ class Sending:
     def _send_late_again(self, loop: asyncio.AbstractEventLoop) -> None:
         """A second copy; where both are late, a new one in place of the older."""
         now, left_s = self._clock(), self._left_s()
-        if self._flights and now - self._moved > self._patience.stalled(left_s):
+        if self._flights and now - self._moved > self._patience.stalled_s:
             raise StorageUnavailable(
                 f"nothing that was sent was answered for {now - self._moved:.0f} s"
             )

@@ -11,7 +11,8 @@ bounded, and one request that hangs does not hold up a save.
   Tail at Scale, 2013). Both write the same bytes to the same key, so it does not matter which.
 
 Tried, and no good: a time-out for each request instead of a second copy. On a slow line every
-request runs into it, and nothing is ever finished.
+request runs into it, and nothing is ever finished. For the same reason nothing is dropped sooner
+because a notice came: only copies are sent sooner.
 """
 
 from __future__ import annotations
@@ -50,26 +51,21 @@ class Patience:
             return self.alone_s
         return min(self.alone_s, max(self.least_s, left_s / 4))
 
-    def stalled(self, left_s: float | None) -> float:
-        """After a notice half of what is left; the next try goes through other connections."""
-        if left_s is None:
-            return self.stalled_s
-        return min(self.stalled_s, max(2 * self.least_s, left_s / 2))
-
 
 @dataclass
 class Window:
-    """`budget` is the bytes under way at most; one piece may always be."""
+    """`budget` is the bytes under way at most; one piece may always be. `paces` may be those of the
+    uploads before, in seconds a byte: what is slow is known then at the first piece."""
 
     budget: int
     at_once: int = FIRST
     most: int = MOST
+    paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _growing: bool = True
     _best: float = 0.0
     _round_began: float | None = None
     _round_bytes: int = 0
     _round_left: int = 0
-    _paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
     def admits(self, pieces: int, under_way: int, size: int) -> bool:
         """Whether one more of `size` bytes may begin beside `pieces` with `under_way` bytes."""
@@ -81,7 +77,7 @@ class Window:
 
     def finished(self, size: int, took_s: float, now: float) -> None:
         """One piece is through. A round is as many as were allowed at once."""
-        self._paces.append(took_s / _weight(size))
+        self.paces.append(took_s / _weight(size))
         self._round_bytes += _weight(size)
         self._round_left -= 1
         if self._round_left > 0 or self._round_began is None:
@@ -102,14 +98,13 @@ class Window:
     def late_after_s(self, size: int, patience: Patience, left_s: float | None) -> float:
         """Seconds after which a piece of `size` bytes is late."""
         alone = patience.alone(left_s)
-        if len(self._paces) < SIBLINGS:
+        if len(self.paces) < SIBLINGS:
             return alone
-        siblings = patience.times * median(self._paces) * _weight(size)
-        return (
-            max(patience.least_s, siblings)
-            if left_s is None
-            else max(patience.least_s, min(siblings, alone))
-        )
+        usual = median(self.paces) * _weight(size)
+        late = patience.times * usual
+        if left_s is not None:  # sooner then, but a second copy on a slow line makes it slower
+            late = min(late, max(alone, 2 * usual))
+        return max(patience.least_s, late)
 
 
 def _weight(size: int) -> int:
