@@ -8,8 +8,8 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,9 +68,8 @@ def upload(
     progress = Progress(on_progress, sum(item.size for item in sources))
     work = _Upload(store, folder, progress, journal or Journal())
     if store.part_size(0):
-        store.send_pieces(
-            work.pieces(sources), on_sent=work.sent, still_wanted=still_wanted, left_s=left_s
-        )
+        with closing(work.pieces(sources)) as pieces:  # a file may be open in it
+            store.send_pieces(pieces, on_sent=work.sent, still_wanted=still_wanted, left_s=left_s)
         work.check_unchanged()
     else:
         for_each(sources, work.send_whole, lambda item: item.size)
@@ -107,7 +106,7 @@ class _Upload:
             with self._lock:
                 self._journal.add(key, seen, record.sha256)
 
-    def pieces(self, sources: Iterable[Source]) -> Iterator[Piece]:
+    def pieces(self, sources: Iterable[Source]) -> Generator[Piece, None, None]:
         """What is to be sent, read when it is asked for; nothing is read twice."""
         for item in sources:
             if item.file is None:
