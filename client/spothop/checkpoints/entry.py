@@ -134,13 +134,13 @@ _RECORDS = TypeAdapter(FileRecord)
 
 
 def _line(record: FileRecord) -> str:
-    text = (
-        f'\n  {{"path": {_quoted(record.path)}, "size": {record.size:d}, '
-        f'"sha256": {_quoted(record.sha256)}, "key": {_quoted(record.key)}'
-    )
+    more = ""
     if record.link or record.part:
-        text += f', "link": {_quoted(record.link)}, "part": {record.part:d}'
-    return text + "}"
+        more = f', "link": {_quoted(record.link)}, "part": {record.part:d}'
+    return (
+        f'\n  {{"path": {_quoted(record.path)}, "size": {record.size}, '
+        f'"sha256": {_quoted(record.sha256)}, "key": {_quoted(record.key)}{more}}}'
+    )
 
 
 def _record(data: dict[str, Any]) -> Any:
@@ -176,11 +176,16 @@ class Outline:
     def of(cls, entry: Entry) -> Outline:
         found: dict[str, None] = {}
         objects = size = 0
+        within = "/"  # no key begins like this
         for record in entry.files:
-            for key, bytes_ in record.objects():
-                found.setdefault(save_folder(key))
-                objects += 1
-                size += bytes_
+            if not record.key:
+                continue
+            if not record.key.startswith(within):  # hardly ever after the first
+                folder = save_folder(record.key)
+                found[folder] = None
+                within = folder + "/"
+            objects += parts_of(record.size, record.part) if record.part else 1
+            size += record.size
         return cls(
             *(entry.n, entry.attempt, entry.id, entry.fence, entry.step, entry.kind, entry.parent),
             *(tuple(found), objects, size, entry.vm),

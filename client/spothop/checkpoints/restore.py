@@ -165,10 +165,7 @@ def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress)
         fetch_file(store, entry.files[0], fresh, progress)
         return
     fresh.mkdir()
-    places = {record.path: _place(fresh, record) for record in entry.files}
-    for record in entry.files:
-        folder = places[record.path] if record.is_folder else places[record.path].parent
-        folder.mkdir(parents=True, exist_ok=True)
+    places = _places(fresh, entry.files)
     for_each(
         [record for record in entry.files if not record.is_folder and not record.link],
         lambda record: fetch_file(store, record, places[record.path], progress, sync=False),
@@ -202,9 +199,27 @@ def _stays_inside(record: FileRecord, place: Path, fresh: Path) -> None:
         raise Damaged(f"the link {record.path!r} leads out of the checkpoint, to {record.link!r}")
 
 
-def _place(fresh: Path, record: FileRecord) -> Path:
+def _places(fresh: Path, files: Iterable[FileRecord]) -> dict[str, Path]:
+    """Where each file goes; the folders are made. Each is looked at once, however many files it
+    has: that they stay inside takes several calls of the system."""
+    known = {"": fresh}
+    places: dict[str, Path] = {}
+    for record in files:
+        path = record.path.removesuffix("/")
+        parent, _, name = path.rpartition("/")
+        if parent not in known:
+            known[parent] = _place(fresh, parent)
+            known[parent].mkdir(parents=True, exist_ok=True)
+        plain = name not in {"", ".", ".."} and "\0" not in name
+        places[record.path] = known[parent] / name if plain and parent else _place(fresh, path)
+        if record.is_folder:
+            places[record.path].mkdir(parents=True, exist_ok=True)
+    return places
+
+
+def _place(fresh: Path, path: str) -> Path:
     try:
-        return keys.inside(fresh, record.path.removesuffix("/"))
+        return keys.inside(fresh, path)
     except UnsafePath as error:
         raise Damaged(str(error)) from error
 

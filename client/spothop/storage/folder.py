@@ -127,12 +127,15 @@ class FolderStore:
                 self._path(prefix), onerror=_unless_missing, followlinks=True
             ):
                 names.sort()
+                # plain text: a chain of 20,000 entries is listed at each commit
+                above = Path(folder).relative_to(self._root).as_posix()
+                start = "" if above == "." else above + "/"
                 for name in sorted(files):
-                    key = Path(folder, name).relative_to(self._root).as_posix()
+                    key = start + name
                     if name.startswith(TEMPORARY) or (after is not None and key <= after):
                         continue
                     with suppress(FileNotFoundError):  # deleted since it was listed
-                        yield ObjectInfo(key, Path(folder, name).stat().st_size)
+                        yield ObjectInfo(key, os.stat(os.path.join(folder, name)).st_size)
             if not self._root.is_dir():
                 raise self._away()
 
