@@ -180,7 +180,7 @@ class Attempt:
             on_covered=self.covered.set,
             on_fenced=lambda: self.stop("a newer attempt has taken over", save=False),
         )
-        trainer = Trainer(self._context, self._saves, backups.look)
+        trainer = Trainer(self._context, self._saves, backups.look, backups.resume.ask)
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
         tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
@@ -191,6 +191,7 @@ class Attempt:
         finally:
             await cancel_all([*tasks, end])
             await self._stopping.cancel()
+            await backups.resume.cancel()
             trainer.pipes.close()
 
     async def _to_the_end(self, backups: Backups, trainer: Trainer) -> None:
@@ -218,6 +219,7 @@ class Attempt:
             )
         trainer.pipes.drain()
         await backups.drain()
+        await backups.resume.close()
         await self._reporting.exited(ended, step=self._saves.step)
         self._context.state_file.set(phase=Phase.EXITED)
 

@@ -29,6 +29,7 @@ from spothop_agent.abort import Abort, Superseded
 from spothop_agent.context import Context
 from spothop_agent.notice_states import NoticeEvent
 from spothop_agent.outbox import Entry, Meta, Saved, Torn
+from spothop_agent.resume import Resume
 from spothop_agent.saves import Saves
 from spothop_agent.state import NoticeSeen
 from spothop_agent.tasks import cancel_all
@@ -114,6 +115,8 @@ class Backups:
         self._deleting: set[asyncio.Task[None]] = set()
         for leftover in outbox.leftovers(context.paths.outbox):
             self._delete(leftover)
+        self.resume = Resume(context, self.look)
+        """What a script that is started again goes on from."""
         self._found_at_start = set(outbox.names(context.paths.outbox))
 
     @property
@@ -167,6 +170,7 @@ class Backups:
             return
         meta = entry.meta
         self._queue[entry.id] = entry
+        self.resume.accepted(entry)
         self._saves.accepted(
             meta.kind, meta.step, request=meta.request, delta_s=meta.delta_s, now=meta.mono
         )
@@ -192,6 +196,8 @@ class Backups:
         if self._deleting:
             return  # there will be more room in a moment
         free = shutil.disk_usage(self._context.paths.outbox).free - RESERVE
+        if self.resume.make_room(free):
+            return
         queue = [entry for entry in self._ordered() if entry is not self._current]
         victim = outbox.to_evict(queue, free=free)
         if victim is not None:
@@ -229,8 +235,10 @@ class Backups:
         self._context.state_file.set(given_up=self._context.state.given_up + 1)
         self._context.tell_user(message, level="error")
 
-    def _forget(self, entry: Entry) -> None:
-        self._delete(entry.set_aside())
+    def _forget(self, entry: Entry, *, committed: bool = False) -> None:
+        kept = committed and self.resume.keep(entry)
+        if not kept:
+            self._delete(entry.set_aside())
         self._furthest.pop(entry.id, None)
         self._queue.pop(entry.id, None)
         self._uploaded.pop(entry.id, None)
@@ -518,7 +526,7 @@ class Backups:
             committed=newest if newest is not None and saved.older_than(newest) else saved,
             committed_n=max(made.n, self._context.state.committed_n or 0),
         )
-        self._forget(entry)
+        self._forget(entry, committed=True)
         if covered is not None:
             self._on_covered()
         self._drop_overtaken()

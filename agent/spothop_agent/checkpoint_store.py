@@ -95,9 +95,10 @@ class CheckpointStore:
         return self._chain.fence(self._assignment.attempt, vm=self._vm).n
 
     def restore(
-        self, work: Path, *, fence: int, on_progress: Callable[[int, int], None]
+        self, work: Path, *, fence: int | None, on_progress: Callable[[int, int], None]
     ) -> Restore:
-        """The newest intact checkpoint before our fence; without one what `init_from` names."""
+        """The newest intact checkpoint before our fence (None: our own too); without one what
+        `init_from` names."""
         from spothop.checkpoints import restore
 
         entries = self._chain.newest_first(before=fence)

@@ -52,6 +52,10 @@ class AttemptPaths:
         return self.run / "restored.json"
 
     @property
+    def kept(self) -> Path:
+        return self.run / "kept"
+
+    @property
     def done(self) -> Path:
         return self.run / "done"
 

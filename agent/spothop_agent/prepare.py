@@ -17,11 +17,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from spothop.storage.errors import StorageError
+from spothop.training.resume import stamp
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
 from spothop_agent import bundle, process_tree
 from spothop_agent.context import Context
 from spothop_agent.master_link import LinkError, MasterAway, backoff_s
 from spothop_agent.paths import write_atomic
+from spothop_agent.resume import Note
 from spothop_agent.state import Phase
 
 SETUP_PID = "setup.pid"
@@ -210,8 +212,8 @@ class Preparation:
         )
         chaos.reach("after_restore")
         if found.path is not None:
-            content = json.dumps({"path": found.path, "step": found.step}).encode()
-            write_atomic(self._context.paths.restored, content)
+            looks = await self._context.threads.disk(stamp, work / found.path)
+            Note(path=found.path, step=found.step, stamp=looks).write(self._context.paths)
         for text in found.rejected:
             self._context.note(f"restore: {text}")
         report = RestoredReport(step=found.step, n=found.n, rejected=list(found.rejected))

@@ -82,6 +82,11 @@ class Saves:
         self._step_sum += step_s * count
         self._step_count += count
 
+    def restarted(self) -> None:
+        """The script was started again inside the attempt: its step may be an earlier one, and is
+        known again with its first steps. A request that waits is sent anew by `Trainer`."""
+        self.step = None
+
     def accepted(
         self, kind: SaveKind, step: int, *, request: str | None, delta_s: float, now: float
     ) -> None:

@@ -15,9 +15,16 @@ _log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """One per attempt. `on_backup` is called when a backup is in the outbox."""
+    """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
+    question of a process that wants the newest save in its place."""
 
-    def __init__(self, context: Context, saves: Saves, on_backup: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        saves: Saves,
+        on_backup: Callable[[], object],
+        on_resume: Callable[[str], object],
+    ) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
@@ -31,6 +38,7 @@ class Trainer:
             "saving": self._saving,
             "missed": self._missed,
             "backup": lambda message: self._on_backup(),
+            "resume": lambda message: on_resume(str(message["token"])),
             "done": lambda message: self._context.note(f"done at step {message['step']}"),
         }
         saves.ranks = set(self._ranks)
@@ -50,6 +58,8 @@ class Trainer:
             _log.info("unknown message of the training process: %.200r", message)
             return
         try:
+            if message["t"] == "hello" and message["rank"] in self._ranks:
+                self._saves.restarted()
             self._meet(int(message["rank"]), int(message["pid"]))
             handler(message)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:

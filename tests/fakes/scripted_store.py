@@ -47,7 +47,7 @@ class ScriptedStore(CheckpointStore):
         return 1
 
     def restore(
-        self, work: Path, *, fence: int, on_progress: Callable[[int, int], None]
+        self, work: Path, *, fence: int | None, on_progress: Callable[[int, int], None]
     ) -> Restore:
         self._called("restore")
         on_progress(1, 1)

@@ -24,6 +24,7 @@ from spothop_agent import backups as backups_module
 from spothop_agent.backups import RESERVE
 from spothop_agent.notice_states import NoticeState
 from spothop_agent.outbox import Entry as Accepted
+from spothop_agent.resume import Resume
 from spothop_agent.state import StateFile
 
 HANG_S = 1000.0
@@ -361,15 +362,15 @@ def test_a_commit_is_noted_before_its_backup_is_deleted(tmp_path: Path) -> None:
         room.notice(request="emergency-1")
         name = room.put(20, SaveKind.EMERGENCY)
         states: list[NoticeState] = []
-        set_aside = Accepted.set_aside
+        keep = Resume.keep
 
-        def watched(entry: Accepted) -> Path:
+        def watched(resume: Resume, entry: Accepted) -> bool:
             assert entry.id == name
             states.append(room.notice_state)
-            return set_aside(entry)
+            return keep(resume, entry)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Accepted, "set_aside", watched)
+            patch.setattr(Resume, "keep", watched)
             await drained(room, room.worker())
         assert states == [NoticeState.COMMITTED]
 

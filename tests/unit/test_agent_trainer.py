@@ -31,7 +31,8 @@ class Ears:
         policy = self.run.context.assignment.policy
         self.saves = Saves(params=policy, attempt=1, started=self.run.context.now())
         self.bells = 0
-        self.trainer = Trainer(self.run.context, self.saves, self._ring)
+        self.asked: list[str] = []
+        self.trainer = Trainer(self.run.context, self.saves, self._ring, self.asked.append)
 
     def _ring(self) -> None:
         self.bells += 1
@@ -108,7 +109,7 @@ def test_every_message_introduces_its_sender(tmp_path: Path) -> None:
         assert [m["pid"] for m in ears.heard(1)] == [78]
         assert ears.run.on_disk().ranks == {1: 78}
         assert ears.saves.ranks == {1}
-        later = Trainer(ears.run.context, ears.saves, lambda: None)
+        later = Trainer(ears.run.context, ears.saves, lambda: None, lambda token: None)
         assert later.known
         later.pipes.close()
         await ears.close()

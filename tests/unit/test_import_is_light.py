@@ -48,6 +48,7 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
         "spothop.training.outbox",
         "spothop.training.pipes",
         "spothop.training.requests",
+        "spothop.training.resume",
         "spothop.training.session",
         "spothop.training.steps",
         "spothop.training",

@@ -496,11 +496,11 @@ def test_the_module_functions_are_the_session_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, vm: Vm
 ) -> None:
     monkeypatch.setattr(api, "_default", vm.session())
+    (vm.run / "restored.json").write_text('{"path": "ckpt.pt", "step": 1}')
+    assert spothop.latest_checkpoint() == vm.work / "ckpt.pt"
     spothop.enter_step()
     spothop.exit_step()
     vm.want("r1")
     assert spothop.check_save() is True
     spothop.backup(vm.save())
-    (vm.run / "restored.json").write_text('{"path": "ckpt.pt", "step": 1}')
-    assert spothop.latest_checkpoint() == vm.work / "ckpt.pt"
     assert [meta["request"] for meta in vm.published()] == ["r1"]

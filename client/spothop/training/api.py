@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _default: Session | None = None
 _forked_at: int | None = None
 """This process was forked from one that had a session and had completed so many steps."""
+_beside_trainer = False
+"""The one that it was forked from trains."""
 
 
 def enter_step() -> None:
@@ -83,7 +85,11 @@ def backup(path: str | os.PathLike[str], step: int | None = None) -> None:
 def latest_checkpoint() -> Path | None:
     """The checkpoint to resume from, as an absolute path, or None at the beginning of a job.
 
-    Seeds the step counter. Raises RuntimeError when the agent's note cannot be read.
+    Seeds the step counter. Call it at the start of the script. In a script that was started again
+    inside the attempt (`os.execv`, torchrun's or accelerate's own restart) it is the newest save
+    that was handed over, whether it is uploaded or not; it waits until the agent has put it back.
+
+    Raises RuntimeError when the agent's note cannot be read or the save cannot be put back.
     """
     path = (_default or _start()).latest_checkpoint()
     if path is None:
@@ -109,10 +115,16 @@ def done() -> None:
     (_default or _start()).done()
 
 
-def session_from(environ: Mapping[str, str], *, age_s: float = 0.0, quiet: bool = False) -> Session:
+def session_from(
+    environ: Mapping[str, str],
+    *,
+    age_s: float = 0.0,
+    quiet: bool = False,
+    beside_trainer: bool = False,
+) -> Session:
     """The session that these environment variables describe; off without SPOTHOP_RUN_DIR.
 
-    `quiet`: nobody hears of it before it trains.
+    `quiet` and `beside_trainer` are those of `Session`.
     """
     rank = environ.get("LOCAL_RANK", "")
     return Session(
@@ -121,6 +133,7 @@ def session_from(environ: Mapping[str, str], *, age_s: float = 0.0, quiet: bool 
         rank=int(rank) if rank.isdecimal() else 0,
         age_s=age_s,
         quiet=quiet,
+        beside_trainer=beside_trainer,
     )
 
 
@@ -128,7 +141,12 @@ def _start() -> Session:
     """Make the process's own session, at the first call and not at import: workers import too."""
     global _default
     environ = os.environ  # noqa: TID251  the API's only reader
-    _default = session_from(environ, age_s=_process_age_s(), quiet=_forked_at is not None)
+    _default = session_from(
+        environ,
+        age_s=_process_age_s(),
+        quiet=_forked_at is not None,
+        beside_trainer=_beside_trainer,
+    )
     if _forked_at is not None:
         _default.step = _forked_at
     else:
@@ -145,9 +163,10 @@ def _close() -> None:
 
 def _after_fork() -> None:
     """In a forked child: the parent's session is not its own. It gets one when it calls us."""
-    global _default, _forked_at
+    global _default, _forked_at, _beside_trainer
     if _default is not None:
         _forked_at = _default.step
+        _beside_trainer = _beside_trainer or _default.trains
         _default.after_fork()
         _default = None
 

@@ -8,12 +8,11 @@ by every training script. Time is an argument (`clock`: CLOCK_MONOTONIC, seconds
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from _thread import allocate_lock, get_ident
 
-from spothop.training import outbox, pipes
+from spothop.training import outbox, pipes, resume
 from spothop.training.channel import Channel
 from spothop.training.contexts import Save, StepContext
 from spothop.training.metrics import Metrics, warn
@@ -41,6 +40,7 @@ class Session:
     """The training API bound to one run directory; `run_dir` None makes every call a no-op."""
 
     __slots__ = (
+        "_beside_trainer",
         "_channel",
         "_clock",
         "_context",
@@ -75,17 +75,20 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         age_s: float = 0.0,
         quiet: bool = False,
+        beside_trainer: bool = False,
         poll_every_s: float = POLL_EVERY_S,
         report_every_s: float = REPORT_EVERY_S,
     ) -> None:
         """`age_s`: how long the process has been running; its init phase began then. `quiet`: the
         agent hears of it at its first step, check or done. Before that a backup of it is found in
-        the outbox: a child that only saves must not take what its parent is asked."""
+        the outbox: a child that only saves must not take what its parent is asked.
+        `beside_trainer`: its parent trains already, so nothing may be put back under it."""
         self.step = 0
         """Completed steps since the job began."""
         now = clock()
         self._clock = clock
         self._run_dir = run_dir or ""
+        self._beside_trainer = beside_trainer
         self._job_dir = os.path.realpath(job_dir)
         self._poll_every_s = poll_every_s
         self._report_every_s = report_every_s
@@ -295,28 +298,41 @@ class Session:
                 self._stop_at = now
                 self._stop_reason = str(msg.get("reason", ""))
 
-    def latest_checkpoint(self) -> str | None:
-        """Absolute path of what was restored, or None. Seeds the counter before the first step.
+    def latest_checkpoint(self, *, pause: Callable[[float], None] = time.sleep) -> str | None:
+        """Absolute path of the newest accepted save, put back in its place, or None. Seeds the
+        counter before the first step.
 
-        Raises RuntimeError when the agent's note about it cannot be read: a job must not begin
-        again from nothing without anybody noticing.
+        At the start of an attempt the agent has restored it. In a process that was started again
+        inside the attempt this waits until the agent has put it back. What this process itself may
+        be writing is left alone: after its first step nothing that lies there is replaced.
+
+        Raises RuntimeError when the agent's note about it cannot be read, when the save cannot be
+        put back, or when the agent does not answer: a job must not begin again from nothing without
+        anybody noticing.
         """
         if not self._on:
             return None
-        note = os.path.join(self._run_dir, "restored.json")
-        try:
-            with open(note, "rb") as file:
-                restored = json.loads(file.read())
-            path, step = os.path.join(self._job_dir, restored["path"]), restored.get("step")
-        except FileNotFoundError:
+        run_dir, job_dir = self._run_dir, self._job_dir
+        note = resume.read(run_dir)
+        if self._may_replace(note) and not resume.is_in_place(
+            note, run_dir=run_dir, job_dir=job_dir
+        ):
+            if self._quiet:
+                self._say_hello()
+            note = resume.put_back(run_dir, self._channel, clock=self._clock, pause=pause)
+        if note is None or note["path"] is None:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RuntimeError(
-                f"{note} cannot be read ({error!r}); start the attempt again to restore anew"
-            ) from error
+        step = note.get("step")
         if not self._times.started and isinstance(step, int):
             self.step = step
-        return path
+        return os.path.join(job_dir, note["path"])
+
+    def _may_replace(self, note: dict[str, Any] | None) -> bool:
+        """Nobody who lives may be writing there: before the first step, or where nothing lies."""
+        if note is None or note["path"] is None:
+            return not self._beside_trainer
+        free = not os.path.lexists(os.path.join(self._job_dir, note["path"]))
+        return not self._beside_trainer and (free or not self._times.started)
 
     # --- the rest -------------------------------------------------------------------------------
 
@@ -352,6 +368,11 @@ class Session:
             ):
                 return
             pause(0.01)
+
+    @property
+    def trains(self) -> bool:
+        """It has entered a step."""
+        return self._times.started
 
     def after_fork(self) -> None:
         """In a forked child, such as a data loader's worker: it is not the process that trains."""
