@@ -105,6 +105,7 @@ class Attempt:
         if self._trainer is None or self._stopping.ended.is_set():
             reason = "the training process is over: only its accepted backups are left"
             return AtNotice(ask=None, fits=True, reason=reason)
+        self._trainer.refresh()
         answer = self._saves.at_notice(event, deadline, now=self._context.now())
         if answer.ask is not None:
             self._trainer.ask(answer.ask)
@@ -121,8 +122,7 @@ class Attempt:
             deadline=deadline,
             reason="repeated after a restart of the agent",
         )
-        self._saves.resume(ask, now=self._context.now())
-        self._trainer.ask(ask)
+        self._trainer.ask(self._saves.resume(ask, now=self._context.now()))
 
     # --- the life -------------------------------------------------------------------------------
 
@@ -239,6 +239,7 @@ class Attempt:
         assert self._backups is not None
         while True:
             self._trainer.pipes.flush()
+            self._trainer.refresh()
             self._backups.look()
             ask = self._saves.due(self._context.now(), uploading=self._backups.waiting > 0)
             if ask is not None and self._trainer.known and not self._stopping.ended.is_set():

@@ -40,8 +40,12 @@ class AttemptPaths:
     def up(self) -> Path:
         return self.run / "up"
 
-    def down(self, rank: int) -> Path:
-        return self.run / f"down.{rank}"
+    def down(self, pid: int) -> Path:
+        return self.run / f"down.{pid}"
+
+    @property
+    def asked(self) -> Path:
+        return self.run / "asked"
 
     @property
     def outbox(self) -> Path:

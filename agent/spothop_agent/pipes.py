@@ -1,29 +1,32 @@
-"""The agent's ends of the named pipes: reads `up`, writes `down.<rank>`. Never blocks."""
+"""The agent's ends of the named pipes: reads `up`, writes `down.<process id>`. Never blocks."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from spothop.training.pipes import LineDecoder, encode, open_fifo
+from spothop.training.pipes import LineDecoder, encode, open_fifo, open_for_writing
 from spothop_agent.paths import AttemptPaths
+
+_log = logging.getLogger(__name__)
 
 READ = 65536
 WAITING = 64
-"""Messages kept for a rank whose pipe is full; older ones go, they are overtaken anyway."""
+"""Messages kept for a process whose pipe is full; older ones go, they are overtaken anyway."""
 
 
 class Pipes:
-    """Both ends stay open over the life of the process; an agent that is started again opens them
-    anew and finds in `up` what nobody has read."""
+    """`up` is one for all processes and stays open; an agent that is started again opens it anew
+    and finds what nobody has read. Of `down` each process has its own, and holds it open; the agent
+    opens it for each write, so that an end is noticed."""
 
     def __init__(self, paths: AttemptPaths, on_message: Callable[[dict[str, Any]], None]) -> None:
         self._paths = paths
         self._on_message = on_message
         self._decoder = LineDecoder()
-        self._down: dict[int, int] = {}
         self._waiting: dict[int, list[bytes]] = {}
         self._up = open_fifo(paths.up)
         asyncio.get_running_loop().add_reader(self._up, self.read)
@@ -47,30 +50,58 @@ class Pipes:
             for message in self._decoder.feed(data):
                 self._on_message(message)
 
-    def send(self, ranks: dict[int, int], message: dict[str, Any]) -> None:
-        """Send to each rank, with its process id."""
-        for rank, pid in ranks.items():
-            waiting = self._waiting.setdefault(rank, [])
+    def send(self, pids: Iterable[int], message: dict[str, Any]) -> None:
+        """Send to each of these processes."""
+        for pid in pids:
+            waiting = self._waiting.setdefault(pid, [])
             waiting.append(encode({**message, "pid": pid}))
             del waiting[:-WAITING]
         self.flush()
 
     def flush(self) -> None:
         """Write what waits; called again after a while when a pipe is full."""
-        for rank, waiting in self._waiting.items():
-            while waiting:
-                try:
-                    os.write(self._descriptor(rank), waiting[0])
-                except BlockingIOError:
-                    break
-                del waiting[0]
+        for pid, waiting in [*self._waiting.items()]:
+            if waiting and not self._write(pid, waiting):
+                del self._waiting[pid]
 
-    def _descriptor(self, rank: int) -> int:
-        if rank not in self._down:
-            self._down[rank] = open_fifo(self._paths.down(rank))
-        return self._down[rank]
+    def _write(self, pid: int, waiting: list[bytes]) -> bool:
+        """False where that process has ended: what waits for it is for nobody."""
+        try:
+            descriptor = open_for_writing(self._paths.down(pid))
+        except OSError as error:  # no file handle left: the next flush tries again
+            _log.warning("down.%d cannot be opened: %s", pid, error)
+            return True
+        if descriptor is None:
+            return False
+        try:
+            while waiting:
+                os.write(descriptor, waiting[0])
+                del waiting[0]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def lives(self, pid: int) -> bool:
+        """Whether this process has its pipe open: the kernel closes it whatever ends the
+        process, in any namespace, and no other process ever opens it."""
+        try:
+            descriptor = open_for_writing(self._paths.down(pid))
+        except OSError:  # no file handle left: that says nothing of the process
+            return True
+        if descriptor is None:
+            return False
+        os.close(descriptor)
+        return True
+
+    def forget(self, pid: int) -> None:
+        """It has ended."""
+        self._waiting.pop(pid, None)
+        self._paths.down(pid).unlink(missing_ok=True)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._up)
-        for descriptor in (self._up, *self._down.values()):
-            os.close(descriptor)
+        os.close(self._up)

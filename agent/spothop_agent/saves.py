@@ -8,7 +8,8 @@ a later step arrives (the master may be away). Policy `static` needs no directiv
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from spothop.policy import emergency, parse
 from spothop.policy.types import Measures
@@ -32,8 +33,11 @@ class Ask:
     request: str
     kind: SaveKind
     at_step: int | None
+    """All of `ranks` save at their first check at or after it; None: there is only one process."""
     deadline: float | None
     reason: str
+    ranks: tuple[int, ...] = ()
+    """Process ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,9 @@ class Saves:
     started: float
     """CLOCK_MONOTONIC; insurance is armed when the process starts."""
     ranks: set[int] = field(default_factory=set)
+    """Process ids of those that train."""
+    world: int = 1
+    """As many there will be at least, as the launcher has said."""
     step: int | None = None
     pending: Ask | None = None
     asked_at: float = 0.0
@@ -68,6 +75,9 @@ class Saves:
     insurance: Insurance | None = None
     save_s: float | None = None
     backup_s: float | None = None
+    _misses: int = 0
+    _missing: set[int] = field(default_factory=set)
+    _silent: set[int] = field(default_factory=set)
     _step_sum: float = 0.0
     _step_count: int = 0
 
@@ -86,6 +96,13 @@ class Saves:
         """The script was started again inside the attempt: its step may be an earlier one, and is
         known again with its first steps. A request that waits is sent anew by `Trainer`."""
         self.step = None
+        self._forget_misses()
+        if self.pending is not None and self.pending.at_step is not None:
+            self.asked_at = -math.inf  # that step is another one now: ask anew as soon as possible
+
+    def _forget_misses(self) -> None:
+        self._misses = 0
+        self._missing, self._silent = set(), set()
 
     def accepted(
         self, kind: SaveKind, step: int, *, request: str | None, delta_s: float, now: float
@@ -96,6 +113,8 @@ class Saves:
         self.unanswered = 0
         if self.pending is not None and self.pending.request == request:
             self.pending = None
+            self._misses = 0
+            self._missing = set()
         self.step = step if self.step is None else max(self.step, step)
         if kind is not SaveKind.EMERGENCY:
             self.saved_at, self.saved_step = now, step
@@ -105,20 +124,30 @@ class Saves:
     def committed(self, backup_s: float) -> None:
         self.backup_s = _blend(self.backup_s, backup_s)
 
-    def missed(self, request: str, step: int, *, now: float) -> Ask | None:
-        """A rank had passed the common step already: ask again, further ahead."""
+    def missed(
+        self, request: str, step: int, *, now: float, missing: Sequence[int] = ()
+    ) -> Ask | None:
+        """Nobody saves for this request, because a process had passed its step, or because those
+        of `missing` have not taken it. Asked again for a step twice as far ahead each time. Who is
+        missing twice in a row does not train any more, and is not waited for."""
         if self.pending is None or self.pending.request != request:
             return None
         old = self.pending
         self.step = step if self.step is None else max(self.step, step)
-        self.pending = Ask(
+        self._misses += 1
+        self._silent |= self._missing & set(missing)
+        self._missing = set(missing)
+        ahead = self._margin() * 2 ** min(self._misses, MAX_DOUBLINGS)
+        self.pending = replace(
+            old,
             request=self._id(old.kind, now),
-            kind=old.kind,
-            at_step=self.step + 2 * self._margin(),
-            deadline=old.deadline,
-            reason=old.reason,
+            at_step=self.step + ahead,
+            ranks=self._asked_of(),
         )
         return self.pending
+
+    def _asked_of(self) -> tuple[int, ...]:
+        return tuple(sorted(self.ranks - self._silent))
 
     # --- decisions ------------------------------------------------------------------------------
 
@@ -140,11 +169,14 @@ class Saves:
         assert old is not None
         if waited_s < self._answer_s(old.kind) or (old.deadline is not None and now > old.deadline):
             return None
+        if self.step is None and self._together:
+            return None
         self.pending = None
         self.unanswered += 1
         if old.kind is not SaveKind.EMERGENCY and self.step is None:
             return None
-        reason = f"asked again, no answer for {waited_s:.0f} s: {old.reason.split(': ')[-1]}"
+        why = "after a restart" if math.isinf(waited_s) else f"no answer for {waited_s:.0f} s"
+        reason = f"asked again, {why}: {old.reason.split(': ')[-1]}"
         return self._ask(old.kind, now, deadline=old.deadline, reason=reason)
 
     def _answer_s(self, kind: SaveKind) -> float:
@@ -156,9 +188,13 @@ class Saves:
             answer_s = 3 * least if emergency else UNMEASURED_ANSWER_S
         return answer_s * 2.0 ** min(self.unanswered, MAX_DOUBLINGS)
 
-    def resume(self, ask: Ask, *, now: float) -> None:
-        """A request of an agent before us waits for its answer."""
+    def resume(self, ask: Ask, *, now: float) -> Ask:
+        """A request of an agent before us waits for its answer. Several processes are asked anew:
+        its step is not known any more."""
+        if self._together:
+            return self._ask(ask.kind, now, deadline=ask.deadline, reason=ask.reason)
         self.pending, self.asked_at = ask, now
+        return ask
 
     def _due_reason(self, now: float) -> str | None:
         assert self.step is not None
@@ -236,7 +272,7 @@ class Saves:
     def _ask(self, kind: SaveKind, now: float, *, deadline: float | None, reason: str) -> Ask:
         at_step = None
         self.asked_at = now
-        if len(self.ranks) > 1:
+        if self._together:
             at_step = (self.step or 0) + self._margin()
         self.pending = Ask(
             request=self._id(kind, now),
@@ -244,8 +280,13 @@ class Saves:
             at_step=at_step,
             deadline=deadline,
             reason=reason,
+            ranks=self._asked_of() if self._together else (),
         )
         return self.pending
+
+    @property
+    def _together(self) -> bool:
+        return len(self.ranks) > 1 or self.world > 1
 
     def _margin(self) -> int:
         return max(2, math.ceil(RANK_MARGIN_S / self.step_s) if self.step_s else 2)

@@ -119,8 +119,10 @@ class State(BaseModel):
     committed_n: int | None = None
     """The newest chain entry of this attempt that is dealt with: an agent that is started again
     looks for its own entries above it only."""
-    ranks: dict[int, int] = Field(default_factory=dict)
-    """Local rank -> process id, as their messages say."""
+    processes: dict[int, int] = Field(default_factory=dict)
+    """Process id -> local rank of those that use the training API, in the order of their hellos."""
+    training: tuple[int, ...] = ()
+    """Process ids of those among them that train."""
     last_step: int | None = None
     saved_step: int = -1
     """Newest periodic or insurance save that was handed over."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from spothop.wire import MetricsReport, PhaseReport, SaveRequestedReport, StepsReport
 from spothop_agent.context import Context
 from spothop_agent.pipes import Pipes
 from spothop_agent.saves import Ask, Saves
+
+TRAINS = frozenset({"trains", "phase", "steps", "saving", "missed"})
+"""Who says this trains: it counts among those that save together."""
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +31,8 @@ class Trainer:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
-        self._ranks = dict(context.state.ranks)
+        self._processes = dict(context.state.processes)
+        self._training = list(context.state.training)
         self._stepped = False
         self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "hello": self._hello,
@@ -37,17 +41,20 @@ class Trainer:
             "metrics": self._metrics,
             "saving": self._saving,
             "missed": self._missed,
+            "trains": lambda message: None,
             "backup": lambda message: self._on_backup(),
             "resume": lambda message: on_resume(str(message["token"])),
             "done": lambda message: self._context.note(f"done at step {message['step']}"),
         }
-        saves.ranks = set(self._ranks)
+        saves.ranks = set(self._training)
         self.pipes = Pipes(context.paths, self.hear)
+        self.refresh()
 
     @property
     def known(self) -> bool:
-        """It has said hello: requests and stops reach it."""
-        return bool(self._ranks)
+        """A process that lives has said hello: requests and stops reach it."""
+        self.refresh()
+        return bool(self._processes)
 
     # --- in -------------------------------------------------------------------------------------
 
@@ -58,28 +65,67 @@ class Trainer:
             _log.info("unknown message of the training process: %.200r", message)
             return
         try:
-            if message["t"] == "hello" and message["rank"] in self._ranks:
-                self._saves.restarted()
-            self._meet(int(message["rank"]), int(message["pid"]))
+            self._meet(int(message["pid"]), int(message["rank"]), str(message["t"]))
             handler(message)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             _log.warning("message of the training process: %r in %.200r", error, message)
 
-    def _meet(self, rank: int, pid: int) -> None:
-        """Every message introduces its sender: an agent that is started again hears no hello."""
-        if self._ranks.get(rank) == pid:
-            return
-        self._ranks[rank] = pid
-        self._saves.ranks = set(self._ranks)
-        self._context.state_file.set(ranks=dict(self._ranks))
+    def _meet(self, pid: int, rank: int, kind: str) -> None:
+        """Every message introduces its sender: an agent that is started again hears no hello. Who
+        only says hello, such as a launcher or a worker that loads data, does not train."""
+        before = (len(self._processes), len(self._training))
+        if kind == "hello":
+            self._begin_anew(pid)
+        self._processes.setdefault(pid, rank)
+        if kind in TRAINS and pid not in self._training:
+            self._training.append(pid)
+        if (len(self._processes), len(self._training)) != before or kind == "hello":
+            self._note()
+
+    def _begin_anew(self, pid: int) -> None:
+        """The same process (execv), or the first one after all that trained have ended."""
+        trained = bool(self._training)
+        if pid in self._processes:
+            self._drop(pid)
+        self.refresh()
+        if trained and not self._training:
+            self._saves.restarted()
+
+    def refresh(self) -> None:
+        """Forget the processes that have ended: nobody waits for them."""
+        gone = [pid for pid in self._processes if not self.pipes.lives(pid)]
+        for pid in gone:
+            self._drop(pid)
+            self.pipes.forget(pid)
+        if gone:
+            self._note()
+
+    def _drop(self, pid: int) -> None:
+        self._processes.pop(pid, None)
+        if pid in self._training:
+            self._training.remove(pid)
+
+    def _note(self) -> None:
+        self._saves.ranks = set(self._training)
+        self._context.state_file.set(
+            processes=dict(self._processes), training=tuple(self._training)
+        )
+
+    def _leads(self, message: dict[str, Any]) -> bool:
+        """Its steps are told to the master: those of the lowest rank, of several without one those
+        of the first."""
+        rank = self._processes.get
+        return int(message["pid"]) == min(self._training, key=lambda pid: rank(pid, 0))
 
     def _hello(self, message: dict[str, Any]) -> None:
-        if self._saves.pending is not None:
-            self._send(self._saves.pending)  # the process empties its pipe when it opens it
+        self._saves.world = max(1, int(message.get("world", 1)))
+        pending = self._saves.pending
+        if pending is not None:
+            self._send(pending, [int(message["pid"])])  # it empties its pipe when it opens it
 
     def _phase(self, message: dict[str, Any]) -> None:
         report = PhaseReport(phase=str(message["phase"]), duration_s=float(message["s"]))
-        if message["rank"] == 0:
+        if self._leads(message):
             self._context.report(report, key=f"phase-{report.phase}")
 
     def _steps(self, message: dict[str, Any]) -> None:
@@ -90,7 +136,7 @@ class Trainer:
             load_s=float(message["load_s"]),
         )
         self._saves.stepped(report.step, count=report.count, step_s=report.step_s)
-        if message["rank"] != 0:
+        if not self._leads(message):
             return
         self._context.progress(report)
         if not self._stepped:
@@ -106,7 +152,10 @@ class Trainer:
 
     def _missed(self, message: dict[str, Any]) -> None:
         again = self._saves.missed(
-            str(message["request"]), int(message["step"]), now=self._context.now()
+            str(message["request"]),
+            int(message["step"]),
+            now=self._context.now(),
+            missing=[int(pid) for pid in message.get("missing", ())],
         )
         if again is not None:
             self.ask(again)
@@ -120,18 +169,19 @@ class Trainer:
         self._context.report(report, key=f"asked-{ask.request}")
         self._context.note(f"asked for {ask.request}: {ask.reason}")
 
-    def _send(self, ask: Ask) -> None:
+    def _send(self, ask: Ask, to: Iterable[int] | None = None) -> None:
         self.pipes.send(
-            self._ranks,
+            [*self._processes] if to is None else to,
             {
                 "t": "save",
                 "request": ask.request,
                 "kind": ask.kind.value,
                 "at_step": ask.at_step,
+                "ranks": list(ask.ranks),
                 "deadline": ask.deadline,
             },
         )
 
     def stop(self, reason: str) -> None:
         """The next `enter_step()` ends it; a save that was asked for before comes first."""
-        self.pipes.send(self._ranks, {"t": "stop", "reason": reason[:500]})
+        self.pipes.send([*self._processes], {"t": "stop", "reason": reason[:500]})

@@ -26,6 +26,7 @@ class ScriptedProcess:
         self._clock = clock
         self._decoder: dict[int, LineDecoder] = {}
         self._descriptors: dict[Path, int] = {}
+        self._finalizers: dict[Path, weakref.finalize[..., ScriptedProcess]] = {}
         self._backups = 0
         self.pid: int | None = None
         self.ended: Exit | None = None
@@ -60,7 +61,8 @@ class ScriptedProcess:
     # --- what the process does ------------------------------------------------------------------
 
     def say(self, t: str, *, rank: int = 0, pid: int = PID, **fields: Any) -> None:
-        """Write one message into the up pipe."""
+        """Write one message into the up pipe; from the first one on its own pipe is open."""
+        self._open(self._paths.down(pid))
         self.say_raw(encode({"t": t, "rank": rank, "pid": pid, **fields}))
 
     def say_raw(self, data: bytes) -> None:
@@ -70,16 +72,21 @@ class ScriptedProcess:
         """Both ends stay open as long as the process lives: what nobody has read waits."""
         if path not in self._descriptors:
             descriptor = self._descriptors[path] = open_fifo(path)
-            weakref.finalize(self, os.close, descriptor)
+            self._finalizers[path] = weakref.finalize(self, os.close, descriptor)
         return self._descriptors[path]
 
     def steps(self, step: int, *, count: int = 1, step_s: float = 0.1) -> None:
         self.say("steps", step=step, count=count, step_s=step_s, load_s=0.0)
 
-    def heard(self, rank: int = 0) -> list[dict[str, Any]]:
+    def gone(self, pid: int) -> None:
+        """One of its processes has ended."""
+        self._finalizers.pop(self._paths.down(pid))()
+        del self._descriptors[self._paths.down(pid)]
+
+    def heard(self, pid: int = PID) -> list[dict[str, Any]]:
         """What came down the pipe since the last look."""
-        descriptor = self._open(self._paths.down(rank))
-        decoder = self._decoder.setdefault(rank, LineDecoder())
+        descriptor = self._open(self._paths.down(pid))
+        decoder = self._decoder.setdefault(pid, LineDecoder())
         messages: list[dict[str, Any]] = []
         try:
             while True:

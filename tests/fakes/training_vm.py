@@ -39,10 +39,12 @@ class Vm:
         self._decoder = pipes.LineDecoder()
 
     def session(self, rank: int = 0, **options: Any) -> Session:
+        """Each rank as a process of its own."""
+        pid = os.getpid() + rank
         if rank not in self._down:
-            self._down[rank] = pipes.open_fifo(self.run / f"down.{rank}")
+            self._down[rank] = pipes.open_fifo(self.run / f"down.{pid}")
         session = Session(
-            str(self.run), job_dir=str(self.work), rank=rank, clock=self.clock, **options
+            str(self.run), job_dir=str(self.work), rank=rank, pid=pid, clock=self.clock, **options
         )
         self._sessions.append(session)
         return session
@@ -63,23 +65,38 @@ class Vm:
             pass
         assert self._decoder.garbage == 0
         stamps = {(msg.pop("rank"), msg.pop("pid")) for msg in messages}
-        assert all(pid == os.getpid() for _, pid in stamps)
+        assert all(pid == os.getpid() + rank for rank, pid in stamps)
         return [msg for msg in messages if kind in (None, msg["t"])]
 
     def say(self, rank: int = 0, **msg: Any) -> None:
-        os.write(self._down[rank], pipes.encode({"pid": os.getpid(), **msg}))
+        os.write(self._down[rank], pipes.encode({"pid": os.getpid() + rank, **msg}))
         self.clock.move(0.01)  # past the limit on polling
 
     def want(
-        self, request: str, kind: str = "insurance", at_step: int | None = None, rank: int = 0
+        self,
+        request: str,
+        kind: str = "insurance",
+        at_step: int | None = None,
+        rank: int = 0,
+        ranks: tuple[int, ...] = (),
     ) -> None:
-        self.say(rank, t="save", request=request, kind=kind, at_step=at_step, deadline=None)
+        """`ranks`: who is asked together."""
+        pids = [os.getpid() + each for each in ranks]
+        self.say(
+            rank,
+            t="save",
+            request=request,
+            kind=kind,
+            at_step=at_step,
+            deadline=None,
+            ranks=pids,
+        )
 
     def fill(self) -> None:
         """Nobody reads: the up pipe is full."""
         try:
             while True:
-                os.write(self.up, b'{"t":"noise","rank":9,"pid":%d}\n' % os.getpid())
+                os.write(self.up, b'{"t":"noise","rank":9,"pid":%d}\n' % (os.getpid() + 9))
         except BlockingIOError:
             pass
 

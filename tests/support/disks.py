@@ -53,7 +53,8 @@ class FullDisk:
 
         def opening(path: Any, flags: int, *rest: Any, **more: Any) -> int:
             writes = flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            if writes and str(os.fspath(path)).startswith(self._root):
+            below = writes and str(os.fspath(path)).startswith(self._root)
+            if below and not (os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)):
                 self._refuse()
             return open_(path, flags, *rest, **more)
 

@@ -24,7 +24,7 @@ class Line:
         self.paths = AttemptPaths(root)
         self.paths.make()
         self.messages: list[Message] = []
-        self._held: list[int] = []
+        self._held: dict[int, int] = {}
         self.pipes = Pipes(self.paths, self.messages.append)
 
     def write(self, data: bytes) -> None:
@@ -32,21 +32,27 @@ class Line:
         os.write(descriptor, data)
         os.close(descriptor)
 
-    def heard(self, rank: int = 0) -> list[Message]:
-        descriptor = open_fifo(self.paths.down(rank))
+    def process(self, pid: int) -> int:
+        """Its end, open from its first call on."""
+        if pid not in self._held:
+            self._held[pid] = open_fifo(self.paths.down(pid))
+        return self._held[pid]
+
+    def end(self, pid: int) -> None:
+        os.close(self._held.pop(pid))
+
+    def heard(self, pid: int) -> list[Message]:
+        descriptor = self.process(pid)
         decoder, found = LineDecoder(), []
         try:
             while True:
                 found += decoder.feed(os.read(descriptor, 65536))
         except BlockingIOError:
             return found
-        finally:
-            os.close(descriptor)
 
-    def fill(self, rank: int = 0) -> None:
+    def fill(self, pid: int) -> None:
         """As a process does that keeps its end open and does not read."""
-        descriptor = open_fifo(self.paths.down(rank))
-        self._held.append(descriptor)
+        descriptor = self.process(pid)
         try:
             while True:
                 os.write(descriptor, encode({"t": "noise"}))
@@ -55,7 +61,7 @@ class Line:
 
     def close(self) -> None:
         self.pipes.close()
-        for descriptor in self._held:
+        for descriptor in self._held.values():
             os.close(descriptor)
 
 
@@ -99,28 +105,67 @@ def test_a_read_takes_one_buffer_and_a_drain_all(tmp_path: Path) -> None:
     on_a_line(tmp_path, scenario)
 
 
-def test_each_rank_gets_its_own_with_its_process_id(tmp_path: Path) -> None:
+def test_each_process_gets_its_own(tmp_path: Path) -> None:
+    """Also several that have no rank, or the same one."""
+
     def scenario(line: Line) -> None:
-        line.pipes.send({0: 100, 1: 101}, {"t": "stop", "reason": "r"})
-        for rank in (0, 1):
-            assert line.heard(rank) == [{"t": "stop", "reason": "r", "pid": 100 + rank}]
-            assert line.heard(rank) == []
+        for pid in (100, 101):
+            line.process(pid)
+        line.pipes.send([100, 101], {"t": "stop", "reason": "r"})
+        for pid in (100, 101):
+            assert line.heard(pid) == [{"t": "stop", "reason": "r", "pid": pid}]
+            assert line.heard(pid) == []
+
+    on_a_line(tmp_path, scenario)
+
+
+def test_forty_requests_arrive_at_each_of_four(tmp_path: Path) -> None:
+    def scenario(line: Line) -> None:
+        pids = [100, 101, 102, 103]
+        for pid in pids:
+            line.process(pid)
+        heard: dict[int, list[int]] = {pid: [] for pid in pids}
+        for number in range(40):
+            line.pipes.send(pids, {"t": "save", "number": number})
+            pid = pids[number % 4]
+            heard[pid] += [m["number"] for m in line.heard(pid)]
+        for pid in pids:
+            heard[pid] += [m["number"] for m in line.heard(pid)]
+            assert heard[pid] == [*range(40)]
 
     on_a_line(tmp_path, scenario)
 
 
 def test_a_full_pipe_delays_nobody_and_loses_nothing_of_the_newest(tmp_path: Path) -> None:
     def scenario(line: Line) -> None:
-        line.fill(rank=0)
+        line.fill(1)
+        line.process(2)
         for number in range(WAITING + 10):
-            line.pipes.send({0: 1, 1: 2}, {"t": "save", "number": number})
-        assert [m["number"] for m in line.heard(1)] == [*range(WAITING + 10)]
+            line.pipes.send([1, 2], {"t": "save", "number": number})
+        assert [m["number"] for m in line.heard(2)] == [*range(WAITING + 10)]
         line.pipes.flush()  # still full
-        assert {m["t"] for m in line.heard(0)} == {"noise"}
+        assert {m["t"] for m in line.heard(1)} == {"noise"}
         line.pipes.flush()
-        assert [m["number"] for m in line.heard(0)] == [*range(10, WAITING + 10)]
+        assert [m["number"] for m in line.heard(1)] == [*range(10, WAITING + 10)]
         line.pipes.flush()
-        assert line.heard(0) == []
+        assert line.heard(1) == []
+
+    on_a_line(tmp_path, scenario)
+
+
+def test_a_process_that_ends_is_noticed_and_nothing_waits_for_it(tmp_path: Path) -> None:
+    def scenario(line: Line) -> None:
+        assert not line.pipes.lives(1)  # never there
+        line.fill(1)
+        line.pipes.send([1], {"t": "save"})
+        assert line.pipes.lives(1)
+        line.end(1)
+        assert not line.pipes.lives(1)
+        line.pipes.flush()
+        line.pipes.send([1], {"t": "save"})
+        line.pipes.forget(1)
+        assert not line.paths.down(1).exists()
+        assert line.heard(1) == []
 
     on_a_line(tmp_path, scenario)
 

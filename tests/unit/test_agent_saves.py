@@ -264,9 +264,25 @@ def test_a_missed_request_is_asked_again_whole() -> None:
     again = made.missed(ask.request, 90, now=2.5)  # of a rank that is behind what is known
     assert again == Ask(
         request="emergency-1-2500", kind=SaveKind.EMERGENCY, at_step=110, deadline=30.0,
-        reason="notice e",
+        reason="notice e", ranks=(0, 1),
     )  # fmt: skip
     assert made.pending == again
+
+
+def test_several_are_asked_anew_after_a_restart_of_the_script() -> None:
+    """The step of the request was one of the run before."""
+    made = saves(ranks=2)
+    made.stepped(100, count=100, step_s=0.05)
+    ask = made.at_notice("e", 30.0, now=2.0).ask
+    made.restarted()
+    assert made.due(2.1, uploading=False) is None  # how far they are is not known yet
+    made.stepped(40, count=1, step_s=0.05)
+    again = made.due(2.2, uploading=False)
+    assert ask is not None
+    assert again is not None
+    assert again.request != ask.request
+    assert (again.at_step, again.deadline) == (45, 30.0)
+    assert again.reason == "asked again, after a restart: notice e"
 
 
 def test_a_missed_request_before_any_step_was_reported() -> None:

@@ -59,7 +59,7 @@ def test_a_new_attempt_keeps_the_vm_and_its_notice_and_nothing_else(path: Path) 
     notice = NoticeSeen(event="e", seen=1.0, deadline=2.0, announced=True)
     file = StateFile(path)
     file.put(
-        state(path, phase=Phase.EXITED, stop="paused", given_up=3, ranks={0: 1}, notice=notice)
+        state(path, phase=Phase.EXITED, stop="paused", given_up=3, processes={1: 0}, notice=notice)
     )
     file.assign(assignment(path.parent / "storage", attempt=2, fence_now=False))
     again = StateFile(path)

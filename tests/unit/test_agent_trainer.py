@@ -37,8 +37,8 @@ class Ears:
     def _ring(self) -> None:
         self.bells += 1
 
-    def heard(self, rank: int = 0) -> list[dict[str, Any]]:
-        return self.run.process.heard(rank)
+    def heard(self, pid: int = PID) -> list[dict[str, Any]]:
+        return self.run.process.heard(pid)
 
     async def close(self) -> None:
         self.trainer.pipes.close()
@@ -68,6 +68,7 @@ def test_a_request_goes_down_the_pipe_and_to_the_master(tmp_path: Path) -> None:
                 "request": "insurance-1",
                 "kind": "insurance",
                 "at_step": None,
+                "ranks": [],
                 "deadline": 9.0,
                 "pid": PID,
             }
@@ -103,12 +104,16 @@ def test_every_message_introduces_its_sender(tmp_path: Path) -> None:
         ears = Ears(tmp_path)
         ears.say("steps", rank=1, pid=77, step=3, count=3, step_s=0.1, load_s=0.0)
         await until(lambda: ears.trainer.known)
+        ears.run.process.gone(77)
         ears.say("hello", rank=1, pid=78, v=1)
         await settle()
+        assert ears.saves.ranks == set()  # it does not train yet
+        ears.say("trains", rank=1, pid=78)
+        await settle()
         ears.trainer.stop("r")
-        assert [m["pid"] for m in ears.heard(1)] == [78]
-        assert ears.run.on_disk().ranks == {1: 78}
-        assert ears.saves.ranks == {1}
+        assert [m["pid"] for m in ears.heard(78)] == [78]
+        assert ears.run.on_disk().processes == {78: 1}
+        assert ears.saves.ranks == {78}
         later = Trainer(ears.run.context, ears.saves, lambda: None, lambda token: None)
         assert later.known
         later.pipes.close()
@@ -121,7 +126,9 @@ def test_steps_of_all_ranks_count_and_those_of_the_first_are_told(tmp_path: Path
     async def scenario() -> None:
         ears = Ears(tmp_path)
         for rank, step in ((0, 10), (1, 12)):
-            ears.say("steps", rank=rank, step=step, count=10, step_s=0.2, load_s=0.1)
+            ears.say(
+                "steps", rank=rank, pid=PID + rank, step=step, count=10, step_s=0.2, load_s=0.1
+            )
         await until(lambda: ears.saves.step == 12)
         assert ears.saves.step_s == pytest.approx(0.2)
         assert ears.run.reports(StepsReport) == [
@@ -136,7 +143,7 @@ def test_phases_and_metrics(tmp_path: Path) -> None:
     async def scenario() -> None:
         ears = Ears(tmp_path)
         for rank in (0, 1):
-            ears.say("phase", rank=rank, phase="init", s=2.5)
+            ears.say("phase", rank=rank, pid=PID + rank, phase="init", s=2.5)
         ears.say("metrics", step=3, values={"loss": 1})
         await until(lambda: ears.run.reports(MetricsReport))
         assert ears.run.reports(PhaseReport) == [PhaseReport(phase="init", duration_s=2.5)]
@@ -172,6 +179,7 @@ def test_a_rank_that_was_late_is_asked_again_further_ahead(tmp_path: Path) -> No
         again = ears.heard()[-1]
         assert again["request"] != "insurance-1"
         assert again["at_step"] == 13
+        assert again["ranks"] == [PID]
         await ears.close()
 
     play(scenario)

@@ -42,6 +42,7 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
     assert {name.partition(".")[0] for name in imported} - {"spothop"} <= sys.stdlib_module_names
     assert ours == {
         "spothop",
+        "spothop.training.agreement",
         "spothop.training.channel",
         "spothop.training.contexts",
         "spothop.training.metrics",

@@ -26,7 +26,7 @@ def vm(tmp_path: Path) -> Iterator[Vm]:
 def test_hello_comes_first_and_carries_version_rank_and_process(vm: Vm) -> None:
     vm.session(rank=3)
     line = pipes.LineDecoder().feed(os.read(vm.up, 4096))
-    assert line == [{"t": "hello", "v": 1, "rank": 3, "pid": os.getpid()}]
+    assert line == [{"t": "hello", "v": 2, "world": 1, "rank": 3, "pid": os.getpid() + 3}]
 
 
 def test_init_ends_at_the_first_step_and_counts_from_the_start_of_the_process(vm: Vm) -> None:
@@ -105,7 +105,7 @@ def test_waiting_control_messages_go_with_the_next_check(vm: Vm) -> None:
     vm.received()
     vm.clock.move(0.01)
     assert session.check_save() is False
-    assert [msg["t"] for msg in vm.received()] == ["backup"]
+    assert [msg["t"] for msg in vm.received()] == ["backup", "trains"]
 
 
 def test_the_queue_is_bounded_and_closing_gives_up_after_its_tries(vm: Vm) -> None:
@@ -280,7 +280,7 @@ def test_a_rank_past_the_step_answers_missed_and_does_not_save(vm: Vm) -> None:
     assert session.check_save() is False
     vm.want("r1", at_step=5, rank=1)
     assert session.check_save() is False
-    assert vm.received("missed") == [{"t": "missed", "request": "r1", "step": 6}]
+    assert vm.received("missed") == [{"t": "missed", "request": "r1", "step": 6, "missing": []}]
     vm.want("r2", at_step=8, rank=1)
     assert session.check_save() is False
     run_steps(vm, session, 2)

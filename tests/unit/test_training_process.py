@@ -60,14 +60,21 @@ def test_no_pipes_at_all_still_leave_the_outbox(
 
 
 @pytest.mark.parametrize(
-    ("local_rank", "pipe"), [(None, "down.0"), ("2", "down.2"), ("x", "down.0")]
+    ("local_rank", "world", "said"),
+    [(None, None, (0, 1)), ("2", "4", (2, 4)), ("x", "y", (0, 1))],
 )
-def test_the_environment_names_the_pipe(tmp_path: Path, local_rank: str | None, pipe: str) -> None:
+def test_the_environment_names_the_rank_and_the_process_its_pipe(
+    tmp_path: Path, local_rank: str | None, world: str | None, said: tuple[int, int]
+) -> None:
+    up = pipes.open_fifo(tmp_path / "up")
     environ = {"SPOTHOP_RUN_DIR": str(tmp_path)}
-    if local_rank is not None:
-        environ["LOCAL_RANK"] = local_rank
+    if local_rank is not None and world is not None:
+        environ |= {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": world}
     api.session_from(environ).after_fork()
-    assert sorted(p.name for p in tmp_path.iterdir()) == [pipe, "up"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"down.{os.getpid()}", "up"]
+    (hello,) = pipes.LineDecoder().feed(os.read(up, 65536))
+    os.close(up)
+    assert (hello["rank"], hello["world"]) == said
 
 
 SCRIPT = """

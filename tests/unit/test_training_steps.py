@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from spothop.training.agreement import Agreement
 from spothop.training.requests import SaveRequests
 from spothop.training.steps import StepTimes
 
@@ -62,23 +65,34 @@ def test_a_report_begins_anew() -> None:
     assert message(times) == (3.0, 1.0)
 
 
-def want(requests: SaveRequests, id: str, kind: str, at_step: int | None = None) -> str | None:
-    return requests.take({"request": id, "kind": kind, "at_step": at_step}, 0)
+class Asked(SaveRequests):
+    """Those of one process; `late` are the requests that it has missed."""
+
+    def __init__(self, root: Path) -> None:
+        self.late: list[str] = []
+        super().__init__(
+            Agreement(str(root), 1), lambda request, missing: self.late.append(request)
+        )
+
+    def want(self, id: str, kind: str, at_step: int | None = None) -> None:
+        self.take({"request": id, "kind": kind, "at_step": at_step, "ranks": [1]})
 
 
-def test_only_an_emergency_replaces_an_emergency() -> None:
-    requests = SaveRequests()
-    want(requests, "e1", "emergency")
-    want(requests, "i1", "insurance")
+def test_only_an_emergency_replaces_an_emergency(tmp_path: Path) -> None:
+    requests = Asked(tmp_path)
+    requests.want("e1", "emergency")
+    requests.want("i1", "insurance")
     assert requests.pending is not None
     assert requests.pending.id == "e1"
-    want(requests, "e2", "emergency")
+    requests.want("e2", "emergency")
     assert requests.pending.id == "e2"
 
 
-def test_a_check_before_a_requests_step_counts_as_a_check() -> None:
-    requests = SaveRequests()
-    want(requests, "i1", "insurance", 10)
+def test_a_check_before_a_requests_step_counts_as_a_check(tmp_path: Path) -> None:
+    requests = Asked(tmp_path)
+    requests.want("i1", "insurance", 10)
     assert requests.begin(5, 1.0) is None
-    assert want(requests, "i2", "insurance", 5) == "i2"  # missed: the check of step 5 is over
-    assert want(requests, "i3", "insurance", 6) is None
+    requests.want("i2", "insurance", 5)  # missed: the check of step 5 is over
+    assert requests.late == ["i2"]
+    requests.want("i3", "insurance", 6)
+    assert requests.late == ["i2"]

@@ -126,11 +126,12 @@ def session_from(
 
     `quiet` and `beside_trainer` are those of `Session`.
     """
-    rank = environ.get("LOCAL_RANK", "")
+    rank, world = environ.get("LOCAL_RANK", ""), environ.get("LOCAL_WORLD_SIZE", "")
     return Session(
         environ.get("SPOTHOP_RUN_DIR"),
         job_dir=environ.get("SPOTHOP_JOB_DIR", "."),
         rank=int(rank) if rank.isdecimal() else 0,
+        world=int(world) if world.isdecimal() else 1,
         age_s=age_s,
         quiet=quiet,
         beside_trainer=beside_trainer,

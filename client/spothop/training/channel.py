@@ -25,7 +25,8 @@ READ_SIZE = 65536
 
 
 class Channel:
-    """Pipe `up` of a run directory, and `down.<rank>`; made when missing."""
+    """Pipe `up` of a run directory, and `down.<process id>`; made when missing. The agent sees by
+    the open end of the latter that this process lives."""
 
     __slots__ = ("_decoder", "_down", "_lock", "_poller", "_queue", "_stamp", "_up", "pid")
 
@@ -44,7 +45,7 @@ class Channel:
         Raises OSError; the channel keeps what it could open, and is idle in the other direction.
         """
         self._up = pipes.open_fifo(os.path.join(run_dir, "up"))
-        self._down = pipes.open_fifo(os.path.join(run_dir, f"down.{self._stamp['rank']}"))
+        self._down = pipes.open_fifo(os.path.join(run_dir, f"down.{self.pid}"))
         poller = self._poller = select.poll()
         poller.register(self._down, select.POLLIN)
         while poller.poll(0):

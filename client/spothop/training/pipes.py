@@ -7,6 +7,7 @@ never interleave on their common pipe. Standard library only: imported by every 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ TYPE_CHECKING = False  # typing itself costs a millisecond at import
 if TYPE_CHECKING:
     from typing import Any
 
-VERSION = 1
+VERSION = 2
 """Version of the messages, carried by `hello`."""
 
 MAX_LINE = 4096
@@ -92,6 +93,21 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return msg if isinstance(msg, dict) else None
+
+
+def open_for_writing(path: str | os.PathLike[str]) -> int | None:
+    """The end to write into, without blocking; None where nobody has the pipe open for reading.
+
+    Raises OSError when it cannot be opened for another reason.
+    """
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
 
 
 def open_fifo(path: str | os.PathLike[str]) -> int:

@@ -18,19 +18,23 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from spothop.training.agreement import Agreement
 
 
 class SaveRequest:
-    """A save that somebody wants: `at_step` None means at the next check."""
+    """A save that somebody wants: `at_step` None means at the next check. With a step it is wanted
+    of several processes, `ranks`, by their process ids."""
 
-    __slots__ = ("at_step", "id", "kind")
+    __slots__ = ("at_step", "id", "kind", "ranks")
 
-    def __init__(self, id: str, kind: str, at_step: int | None) -> None:
+    def __init__(self, id: str, kind: str, at_step: int | None, ranks: Sequence[int] = ()) -> None:
         self.id = id
         self.kind = kind
         self.at_step = at_step
+        self.ranks = ranks
 
     def due(self, step: int) -> bool:
         return self.at_step is None or step >= self.at_step
@@ -52,13 +56,32 @@ UNKNOWN = 0.0
 
 
 class SaveRequests:
-    """At most one request that waits, and at most one that is being answered."""
+    """At most one request that waits, and at most one that is being answered.
 
-    __slots__ = ("_asked_step", "_newest", "_saving", "asked_at", "checked_step", "pending")
+    `missed` is told of a request that this process could not take, or for which it has decided that
+    nobody saves: its id, and who has not taken it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_agreement",
+        "_asked_step",
+        "_later",
+        "_missed",
+        "_newest",
+        "_saving",
+        "asked_at",
+        "checked_step",
+        "pending",
+    )
+
+    def __init__(
+        self, agreement: Agreement, missed: Callable[[str, Sequence[int]], object]
+    ) -> None:
+        self._agreement = agreement
+        self._missed = missed
         self.pending: SaveRequest | None = None
         """Waits for its check."""
+        self._later: SaveRequest | None = None  # behind it, when all have agreed on that one
         self._saving: SaveRequest | None = None  # check_save() was true, backup() is to come
         self.asked_at = -1.0
         """When check_save() was true, until the backup that follows; -1 before and after."""
@@ -67,36 +90,88 @@ class SaveRequests:
         """Newest step whose check was answered, by False or by a backup."""
         self._newest = ""  # its id: the same one again is no new one
 
-    def take(self, msg: Mapping[str, Any], step: int) -> str | None:
+    def take(self, msg: Mapping[str, Any]) -> None:
         """A request arrived. The newer one replaces the older one, but only an emergency
         replaces an emergency.
 
-        With `at_step` every rank saves at its first check at or after that step. A rank that has
-        had such a check already would save another step than the rest: the id of the request that
-        it missed is returned.
+        With `at_step` all processes save at the first check of theirs at or after that step, or
+        none does (see `agreement`). One that has had such a check already is too late.
         """
         request_id, kind, at_step = msg.get("request"), msg.get("kind"), msg.get("at_step")
         if not (isinstance(request_id, str) and isinstance(kind, str)):
-            return None
+            return
         if request_id == self._newest:
-            return None
-        if self.pending is not None and self.pending.kind == "emergency" != kind:
-            return None
+            return
+        waits = self._later or self.pending
+        if waits is not None and waits.kind == "emergency" != kind:
+            return
         self._newest = request_id
-        if isinstance(at_step, int) and self.checked_step >= at_step:
-            return request_id
-        self.pending = SaveRequest(request_id, kind, at_step if isinstance(at_step, int) else None)
-        return None
+        ranks = [pid for pid in msg.get("ranks") or () if isinstance(pid, int)]
+        request = SaveRequest(
+            request_id, kind, at_step if isinstance(at_step, int) else None, ranks
+        )
+        if request.at_step is not None and not self._joined(request):
+            return
+        if self.pending is not None and self._given_up(self.pending):
+            self._later = None
+            self.pending = request
+        elif self.pending is None:
+            self.pending = request
+        else:
+            self._later = request
+
+    def _joined(self, request: SaveRequest) -> bool:
+        assert request.at_step is not None
+        if self.checked_step < request.at_step:
+            try:
+                self._agreement.join(request.id)
+            except OSError:  # a full disk: as if it had not arrived
+                return False
+            return True
+        if self._agreement.refuse(request.id) is None:
+            self._missed(request.id, ())
+        return False
+
+    def _given_up(self, request: SaveRequest) -> bool:
+        """Whether a newer one may replace it: not what all have agreed on."""
+        return request.at_step is None or self._agreement.refuse(request.id) is None
 
     def begin(self, step: int, now: float) -> SaveRequest | None:
         """The request that is due at this check, whose save begins now; None when there is none."""
-        request = self.pending
-        if request is None or not request.due(step):
-            self.checked_step = step
+        request = self._due(step)
+        self.checked_step = step
+        if request is None:
             return None
-        self._saving, self.pending = request, None
+        self._saving = request
+        self._drop()
         self.asked_at, self._asked_step = now, step
         return request
+
+    def _due(self, step: int) -> SaveRequest | None:
+        """What a save of this step answers."""
+        while (request := self.pending) is not None and request.due(step):
+            if request.at_step is None:
+                return request
+            known, _ = self._agreement.decided(request.id)
+            decided = self._agreement.decide(request.id, request.ranks, step)
+            if decided is not None and decided >= step:
+                return request if decided == step else None
+            self._drop()
+            if not known and decided is None:
+                missing = self._agreement.missing(request.id, request.ranks)
+                self._missed(request.id, missing)
+        return None
+
+    def settle(self, step: int) -> None:
+        """Before a stop: what the others have saved, or nobody will, is waited for no longer."""
+        request = self.pending
+        if request is not None and request.at_step is not None:
+            known, decided = self._agreement.decided(request.id)
+            if known and (decided is None or decided < step):
+                self._drop()
+
+    def _drop(self) -> None:
+        self.pending, self._later = self._later, None
 
     def answered(self, step: int, periodic_began: float, *, named: int | None = None) -> Begun:
         """The save that a backup made now is of. `periodic_began`: when it began at the earliest
@@ -111,15 +186,16 @@ class SaveRequests:
                 return Begun(saving, self._asked_step, self.asked_at)
             saving = None
         began = periodic_began if saving is None else self.asked_at
-        if self.pending is not None and self.pending.due(step):
-            return Begun(self.pending, step, began)
+        due = self._due(step)
+        if due is not None:
+            return Begun(due, step, began)
         return Begun(saving, step, began)
 
     def claim(self, step: int, now: float) -> Begun:
         """A save begins now, of this step: the request that it answers is nobody else's."""
         begun = self.answered(step, now)
-        if begun.request is self.pending:
-            self.pending = None
+        if begun.request is not None and begun.request is self.pending:
+            self._drop()
         if begun.request is self._saving:
             self._saving = None
             self.asked_at = -1.0
@@ -132,8 +208,8 @@ class SaveRequests:
 
     def end(self, begun: Begun) -> None:
         """Its backup is handed over."""
-        if begun.request is self.pending:
-            self.pending = None
+        if begun.request is not None and begun.request is self.pending:
+            self._drop()
         if begun.request is self._saving or begun.step >= self._asked_step:
             self._saving = None
             self.asked_at = -1.0

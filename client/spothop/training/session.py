@@ -13,6 +13,7 @@ import time
 from _thread import allocate_lock, get_ident
 
 from spothop.training import outbox, pipes, resume
+from spothop.training.agreement import Agreement
 from spothop.training.channel import Channel
 from spothop.training.contexts import Save, StepContext
 from spothop.training.metrics import Metrics, warn
@@ -21,7 +22,7 @@ from spothop.training.steps import StepTimes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 POLL_EVERY_S = 0.005
@@ -63,6 +64,8 @@ class Session:
         "_stop_reason",
         "_thread",
         "_times",
+        "_trains",
+        "_world",
         "step",
     )
 
@@ -72,6 +75,8 @@ class Session:
         *,
         job_dir: str = ".",
         rank: int = 0,
+        world: int = 1,
+        pid: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         age_s: float = 0.0,
         quiet: bool = False,
@@ -89,13 +94,16 @@ class Session:
         self._clock = clock
         self._run_dir = run_dir or ""
         self._beside_trainer = beside_trainer
+        self._world = world
         self._job_dir = os.path.realpath(job_dir)
         self._poll_every_s = poll_every_s
         self._report_every_s = report_every_s
         self._context = StepContext(self)
-        self._channel = Channel(rank=rank, pid=os.getpid())
+        pid = os.getpid() if pid is None else pid
+        self._channel = Channel(rank=rank, pid=pid)
         self._times = StepTimes(now - age_s, now=now)
-        self._requests = SaveRequests()
+        self._requests = SaveRequests(Agreement(self._run_dir, pid), self._missed)
+        self._trains = False
         self._next_report = self._next_poll = self._next_retry = self._metrics_due = now
         self._metrics = Metrics()
         self._last_id = 0
@@ -124,7 +132,7 @@ class Session:
             self._channel.open(self._run_dir)
         except OSError as error:  # backups still reach the agent through the outbox
             warn(f"no pipe to the agent, save requests will not arrive: {error}")
-        self._channel.send({"t": "hello", "v": pipes.VERSION})
+        self._channel.send({"t": "hello", "v": pipes.VERSION, "world": self._world})
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -148,6 +156,7 @@ class Session:
         init_s = self._times.enter(now, self._requests.asked_at)
         if init_s is not None:
             self._thread = get_ident()
+            self._trains = True  # as the message says
             self._channel.send({"t": "phase", "phase": "init", "s": round(init_s, 6)})
 
     def exit_step(self) -> None:
@@ -172,6 +181,7 @@ class Session:
 
     def _stop(self, now: float) -> None:
         assert self._stop_at is not None
+        self._requests.settle(self.step)
         if self._requests.pending is not None and now < self._stop_at + STOP_WAITS_S:
             return  # the save that was asked for before the stop comes first
         warn(f"stopping at step {self.step}: {self._stop_reason}")
@@ -187,6 +197,9 @@ class Session:
             self._say_hello()
         now = self._clock()
         if now >= self._next_poll:
+            if not self._trains:  # it only checks: that it trains is not known yet
+                self._trains = True
+                self._channel.send({"t": "trains"})
             self._poll(now)
         requests = self._requests
         if requests.pending is None:  # nearly always: without a call
@@ -291,12 +304,16 @@ class Session:
             self._next_retry = now + RETRY_EVERY_S
         for msg in self._channel.receive():
             if msg.get("t") == "save":
-                missed = self._requests.take(msg, self.step)
-                if missed is not None:
-                    self._channel.send({"t": "missed", "request": missed, "step": self.step})
+                self._requests.take(msg)
             elif msg.get("t") == "stop" and self._stop_at is None:
                 self._stop_at = now
                 self._stop_reason = str(msg.get("reason", ""))
+
+    def _missed(self, request: str, missing: Sequence[int]) -> None:
+        """`missing`: process ids of those who have not taken it; none if it was this one."""
+        self._channel.send(
+            {"t": "missed", "request": request, "step": self.step, "missing": [*missing]}
+        )
 
     def latest_checkpoint(self, *, pause: Callable[[float], None] = time.sleep) -> str | None:
         """Absolute path of the newest accepted save, put back in its place, or None. Seeds the
