@@ -180,7 +180,9 @@ class Attempt:
             on_covered=self.covered.set,
             on_fenced=lambda: self.stop("a newer attempt has taken over", save=False),
         )
-        trainer = Trainer(self._context, self._saves, backups.look, backups.resume.ask)
+        trainer = Trainer(
+            self._context, self._saves, backups.look, backups.resume.ask, backups.restarted
+        )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
         tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
@@ -240,6 +242,7 @@ class Attempt:
         while True:
             self._trainer.pipes.flush()
             self._trainer.refresh()
+            self._trainer.pipes.drain()  # a hello comes before what that process hands over
             self._backups.look()
             ask = self._saves.due(self._context.now(), uploading=self._backups.waiting > 0)
             if ask is not None and self._trainer.known and not self._stopping.ended.is_set():

@@ -31,6 +31,7 @@ from spothop_agent.notice_states import NoticeEvent
 from spothop_agent.outbox import Entry, Meta, Saved, Torn
 from spothop_agent.resume import Resume
 from spothop_agent.saves import Saves
+from spothop_agent.shards import Shards
 from spothop_agent.state import NoticeSeen
 from spothop_agent.tasks import cancel_all
 
@@ -117,6 +118,7 @@ class Backups:
             self._delete(leftover)
         self.resume = Resume(context, self.look)
         """What a script that is started again goes on from."""
+        self._shards = Shards(context.paths.outbox)
         self._found_at_start = set(outbox.names(context.paths.outbox))
 
     @property
@@ -135,8 +137,11 @@ class Backups:
             self._measuring.result()  # a failure of ours ends the agent, as everywhere
             self._measuring = None
         readable, folder = True, self._context.paths.outbox
+        parts, joined = self._shards.look(outbox.names(folder))
+        for leftover in joined:
+            self._delete(leftover)
         for name in outbox.names(folder):
-            if name in self._queue:
+            if name in self._queue or name in parts:
                 continue
             if outbox.is_tree(folder, name):
                 self._measuring = asyncio.create_task(self._measure(name))
@@ -183,6 +188,19 @@ class Backups:
         self._idle.clear()
         self._wake.set()
         self._drop_overtaken()
+        self._drop_shards(step=meta.step - 1)
+
+    def restarted(self, at: float) -> None:
+        """The script was started again, at `at` (CLOCK_MONOTONIC): no shard from before gets its
+        others any more."""
+        self._drop_shards(before=at)
+
+    def _drop_shards(self, *, step: int | None = None, before: float | None = None) -> None:
+        told = self._shards.drop(step=step, before=before)
+        for text in told:
+            self._context.tell_user(text, level="warning")
+        for leftover in outbox.leftovers(self._context.paths.outbox) if told else ():
+            self._delete(leftover)
 
     def _notice_of(self, meta: Meta, event: NoticeEvent) -> NoticeSeen | None:
         """The notice after `event`, where this backup brings it that step further."""
@@ -321,6 +339,7 @@ class Backups:
                 await asyncio.wait({self._measuring}, timeout=LOOK_AGAIN_S)
             else:
                 await asyncio.sleep(LOOK_AGAIN_S)
+        self._drop_shards()
         if self._queue and self._context.state.fenced_by is None:
             self._idle.clear()
             self._wake.set()

@@ -30,6 +30,8 @@ class Restore:
     step: int
     n: int | None
     rejected: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
+    """Below `path`, by the number of the part."""
 
 
 class CheckpointStore:
@@ -106,7 +108,13 @@ class CheckpointStore:
         rejected = tuple(found.rejected)
         if found.entry is None:
             return self._init(work, rejected)
-        return Restore(path=found.entry.root, step=found.step, n=found.entry.n, rejected=rejected)
+        return Restore(
+            path=found.entry.root,
+            step=found.step,
+            n=found.entry.n,
+            rejected=rejected,
+            shards=_shards(found.entry),
+        )
 
     def _init(self, work: Path, rejected: tuple[str, ...]) -> Restore:
         """The input checkpoint; its steps are not this job's, which begins at 0. Raises
@@ -127,7 +135,8 @@ class CheckpointStore:
                 hint="wait for its first one, or leave init_from out",
             )
         rejected = (*rejected, *found.rejected)
-        return Restore(path=found.entry.root, step=0, n=None, rejected=rejected)
+        shards = _shards(found.entry)
+        return Restore(path=found.entry.root, step=0, n=None, rejected=rejected, shards=shards)
 
     def committed(self, backup: str) -> Outline | None:
         """The chain entry of this backup, when an earlier agent has committed it."""
@@ -170,6 +179,7 @@ class CheckpointStore:
         """Make it a checkpoint; the same backup twice is one entry. Raises Fenced, and what
         `still_wanted` raises."""
         meta = accepted.meta
+        shards = {"shards": list(meta.shards)} if meta.shards else {}
         return self._chain.commit(
             self._assignment.attempt,
             step=meta.step,
@@ -177,7 +187,7 @@ class CheckpointStore:
             files=files,
             root=meta.path,
             is_dir=meta.is_dir,
-            meta={"delta_s": meta.delta_s, "request": meta.request},
+            meta={"delta_s": meta.delta_s, "request": meta.request, **shards},
             parent=parent,
             entry_id=accepted.id,
             still_wanted=still_wanted,
@@ -194,6 +204,10 @@ class CheckpointStore:
 
         job, attempt = self._assignment.job, self._assignment.attempt
         return len(upload_outputs(self._store, job, attempt, directory, skipped=skipped))
+
+
+def _shards(entry: Entry) -> tuple[str, ...]:
+    return tuple(str(shard) for shard in entry.meta.get("shards") or ())
 
 
 class OpenStore(Protocol):

@@ -44,6 +44,11 @@ class Meta(BaseModel):
     began: float | None = None
     """When the save began (CLOCK_MONOTONIC); 0 where only its step is known."""
     mono: float
+    part: int | None = None
+    """Which shard this is of a save of several processes; None for a whole save."""
+    parts: int | None = None
+    shards: tuple[str, ...] = ()
+    """Of a save that was joined: the place of each shard below `path`."""
 
 
 @dataclass(frozen=True)

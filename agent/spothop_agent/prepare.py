@@ -213,7 +213,8 @@ class Preparation:
         chaos.reach("after_restore")
         if found.path is not None:
             looks = await self._context.threads.disk(stamp, work / found.path)
-            Note(path=found.path, step=found.step, stamp=looks).write(self._context.paths)
+            note = Note(path=found.path, step=found.step, shards=found.shards, stamp=looks)
+            note.write(self._context.paths)
         for text in found.rejected:
             self._context.note(f"restore: {text}")
         report = RestoredReport(step=found.step, n=found.n, rejected=list(found.rejected))

@@ -56,6 +56,8 @@ class Note(BaseModel):
     """Of the backup; None for what was restored at the start."""
     began: float | None = None
     name: str = ""
+    shards: tuple[str, ...] = ()
+    """Below `path`, by the number of the part, where several processes saved one each."""
     stamp: str | None = None
     """Of what the agent put in place; None as long as it lies elsewhere."""
     answered: tuple[str, ...] = ()
@@ -105,8 +107,16 @@ class Resume:
         for name in self._kept():
             self._remove(self._paths.kept / name)
         meta = entry.meta
-        note = Note(path=meta.path, name=meta.name, step=saved.step, id=saved.id, began=saved.began)
-        self._set(note.model_copy(update={"answered": self._note.answered}))
+        note = Note(
+            path=meta.path,
+            name=meta.name,
+            step=saved.step,
+            id=saved.id,
+            began=saved.began,
+            shards=meta.shards,
+            answered=self._note.answered,
+        )
+        self._set(note)
 
     def keep(self, entry: Entry) -> bool:
         """It is committed: its payload leaves the outbox, and is kept where it is the newest. False
@@ -231,7 +241,12 @@ class Resume:
         for text in found.rejected:
             self._context.note(f"restore: {text}")
         same = found.path == self._note.path and found.step == self._note.step
-        note = Note(path=found.path, step=found.step, answered=self._note.answered)
+        note = Note(
+            path=found.path,
+            step=found.step,
+            shards=found.shards,
+            answered=self._note.answered,
+        )
         if same:
             note = self._note
         elif found.path is None:

@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
-    question of a process that wants the newest save in its place."""
+    question of a process that wants the newest save in its place, `on_restart` when the script
+    was started again inside the attempt, with the moment."""
 
     def __init__(
         self,
@@ -27,10 +28,12 @@ class Trainer:
         saves: Saves,
         on_backup: Callable[[], object],
         on_resume: Callable[[str], object],
+        on_restart: Callable[[float], object] = lambda at: None,
     ) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
+        self._on_restart = on_restart
         self._processes = dict(context.state.processes)
         self._training = list(context.state.training)
         self._stepped = False
@@ -65,6 +68,8 @@ class Trainer:
             _log.info("unknown message of the training process: %.200r", message)
             return
         try:
+            if message["t"] == "hello":
+                self._begin_anew(int(message["pid"]), float(message.get("at", 0.0)))
             self._meet(int(message["pid"]), int(message["rank"]), str(message["t"]))
             handler(message)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -74,15 +79,13 @@ class Trainer:
         """Every message introduces its sender: an agent that is started again hears no hello. Who
         only says hello, such as a launcher or a worker that loads data, does not train."""
         before = (len(self._processes), len(self._training))
-        if kind == "hello":
-            self._begin_anew(pid)
         self._processes.setdefault(pid, rank)
         if kind in TRAINS and pid not in self._training:
             self._training.append(pid)
         if (len(self._processes), len(self._training)) != before or kind == "hello":
             self._note()
 
-    def _begin_anew(self, pid: int) -> None:
+    def _begin_anew(self, pid: int, at: float) -> None:
         """The same process (execv), or the first one after all that trained have ended."""
         trained = bool(self._training)
         if pid in self._processes:
@@ -90,6 +93,7 @@ class Trainer:
         self.refresh()
         if trained and not self._training:
             self._saves.restarted()
+            self._on_restart(at)
 
     def refresh(self) -> None:
         """Forget the processes that have ended: nobody waits for them."""

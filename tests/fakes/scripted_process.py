@@ -95,16 +95,24 @@ class ScriptedProcess:
             return messages
 
     def hand_over(
-        self, step: int, kind: SaveKind = SaveKind.PERIODIC, *, request: str | None = None
+        self,
+        step: int,
+        kind: SaveKind = SaveKind.PERIODIC,
+        *,
+        request: str | None = None,
+        part: tuple[int, int] | None = None,
     ) -> str:
         """Publish a backup in the outbox, as `sp.backup()` does, and ring the bell."""
         self._backups += 1
         name = f"{self._backups:020d}-{PID}"
         folder = self._paths.outbox / f".tmp-{name}"
         (folder / "payload").mkdir(parents=True)
-        (folder / "payload" / "c").write_text("data")
+        text = "data" if part is None else f"shard {part[0]} of step {step}"
+        (folder / "payload" / "c").write_text(text)
         meta = {"v": 1, "id": name, "name": "c", "path": "c", "is_dir": False, "step": step}
         meta |= {"kind": kind.value, "request": request, "delta_s": 0.1, "mono": self._clock()}
+        if part is not None:
+            meta |= {"part": part[0], "parts": part[1]}
         (folder / "meta.json").write_text(json.dumps(meta))
         folder.rename(self._paths.outbox / name)
         self.say("backup", id=name)

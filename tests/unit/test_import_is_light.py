@@ -51,6 +51,7 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
         "spothop.training.requests",
         "spothop.training.resume",
         "spothop.training.session",
+        "spothop.training.shards",
         "spothop.training.steps",
         "spothop.training",
         "spothop.training.api",

@@ -26,7 +26,8 @@ def vm(tmp_path: Path) -> Iterator[Vm]:
 def test_hello_comes_first_and_carries_version_rank_and_process(vm: Vm) -> None:
     vm.session(rank=3)
     line = pipes.LineDecoder().feed(os.read(vm.up, 4096))
-    assert line == [{"t": "hello", "v": 2, "world": 1, "rank": 3, "pid": os.getpid() + 3}]
+    stamp = {"rank": 3, "pid": os.getpid() + 3}
+    assert line == [{"t": "hello", "v": 2, "world": 1, "at": vm.clock.now, **stamp}]
 
 
 def test_init_ends_at_the_first_step_and_counts_from_the_start_of_the_process(vm: Vm) -> None:

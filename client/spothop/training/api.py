@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from spothop.training.shards import Shard
+
 _default: Session | None = None
 _forked_at: int | None = None
 """This process was forked from one that had a session and had completed so many steps."""
@@ -56,17 +58,18 @@ def check_save() -> bool:
     return (_default or _start()).check_save()
 
 
-def saving(step: int | None = None) -> Save:
+def saving(step: int | None = None, *, shard: Shard = False) -> Save:
     """`with sp.saving() as save:` marks a save: when it began, and of which step it is.
 
     Not needed where `backup()` follows the save at once. It is for saves that are handed over
     later, from a thread: call `save.backup(path)` there. A save that raises inside the block is
-    asked for again. `step`: which one the save holds, if it is not the newest completed one.
+    asked for again. `step`: which one the save holds, if it is not the newest completed one;
+    `shard`: as in `backup()`.
     """
-    return (_default or _start()).saving(step)
+    return (_default or _start()).saving(step, shard=shard)
 
 
-def backup(path: str | os.PathLike[str], step: int | None = None) -> None:
+def backup(path: str | os.PathLike[str], step: int | None = None, *, shard: Shard = False) -> None:
     """Hand over a saved checkpoint, a file or a directory below the job's directory.
 
     It is renamed away at once, so the same name may be written again; it is uploaded in the
@@ -76,10 +79,15 @@ def backup(path: str | os.PathLike[str], step: int | None = None) -> None:
     in the background must say so, or be begun by `saving()`: its content belongs to the step at
     which it began.
 
+    `shard`: each process saves a part of its own, and all parts of one step are one checkpoint,
+    which counts when every process has handed its part over. True takes the number of the part from
+    LOCAL_RANK and LOCAL_WORLD_SIZE, or from torch.distributed; or give it, as (rank, world size).
+    Without it the save is whole: where only rank 0 saves, nothing waits for the others.
+
     Raises FileNotFoundError (nothing there), ValueError (outside the job's directory, a symbolic
     link, or called in another thread without `step`), OSError (disk full).
     """
-    (_default or _start()).backup(path, step)
+    (_default or _start()).backup(path, step, shard=shard)
 
 
 def latest_checkpoint() -> Path | None:
@@ -88,6 +96,8 @@ def latest_checkpoint() -> Path | None:
     Seeds the step counter. Call it at the start of the script. In a script that was started again
     inside the attempt (`os.execv`, torchrun's or accelerate's own restart) it is the newest save
     that was handed over, whether it is uploaded or not; it waits until the agent has put it back.
+    Where each process saved a shard, each gets the path of its own.
+    Where each process saved a shard, each gets the path of its own.
 
     Raises RuntimeError when the agent's note cannot be read or the save cannot be put back.
     """

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from spothop.training.requests import Begun
     from spothop.training.session import Session
+    from spothop.training.shards import Shard
 
 
 class StepContext:
@@ -35,9 +36,10 @@ class StepContext:
 class Save:
     """One save: `with sp.saving() as save:`. Its `backup` may be called later, in any thread."""
 
-    __slots__ = ("_begun", "_handed_over", "_session")
+    __slots__ = ("_begun", "_handed_over", "_session", "_shard")
 
-    def __init__(self, session: Session, begun: Begun | None) -> None:
+    def __init__(self, session: Session, begun: Begun | None, shard: Shard = False) -> None:
+        self._shard = shard
         self._session = session
         self._begun = begun  # None off-cluster
         self._handed_over = False
@@ -59,7 +61,7 @@ class Save:
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Hand over what this save wrote; raises as `Session.backup` does."""
         try:
-            self._session.hand_over(path, self._begun)
+            self._session.hand_over(path, self._begun, self._shard)
         except (OSError, ValueError):
             if self._begun is not None and not self._handed_over:
                 self._session.save_failed(self._begun)

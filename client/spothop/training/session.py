@@ -12,7 +12,7 @@ import os
 import time
 from _thread import allocate_lock, get_ident
 
-from spothop.training import outbox, pipes, resume
+from spothop.training import outbox, pipes, resume, shards
 from spothop.training.agreement import Agreement
 from spothop.training.channel import Channel
 from spothop.training.contexts import Save, StepContext
@@ -24,6 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from spothop.training.shards import Shard
 
 POLL_EVERY_S = 0.005
 """check_save() looks at the down pipe at most this often."""
@@ -56,6 +58,7 @@ class Session:
         "_on",
         "_poll_every_s",
         "_quiet",
+        "_rank",
         "_report_every_s",
         "_requests",
         "_run_dir",
@@ -94,7 +97,7 @@ class Session:
         self._clock = clock
         self._run_dir = run_dir or ""
         self._beside_trainer = beside_trainer
-        self._world = world
+        self._rank, self._world = rank, world
         self._job_dir = os.path.realpath(job_dir)
         self._poll_every_s = poll_every_s
         self._report_every_s = report_every_s
@@ -132,7 +135,9 @@ class Session:
             self._channel.open(self._run_dir)
         except OSError as error:  # backups still reach the agent through the outbox
             warn(f"no pipe to the agent, save requests will not arrive: {error}")
-        self._channel.send({"t": "hello", "v": pipes.VERSION, "world": self._world})
+        self._channel.send(
+            {"t": "hello", "v": pipes.VERSION, "world": self._world, "at": self._clock()}
+        )
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -212,15 +217,15 @@ class Session:
         self._channel.send({"t": "saving", "request": request.id, "step": self.step})
         return True
 
-    def saving(self, step: int | None = None) -> Save:
+    def saving(self, step: int | None = None, *, shard: Shard = False) -> Save:
         """A save begins, of the newest step unless `step` says another; see `Save`."""
         if not self._on:
-            return Save(self, None)
+            return Save(self, None, shard)
         now = self._clock()
         self._poll(now)
         if step is None or (step := _whole(step, "saving")) == self.step:
-            return Save(self, self._requests.claim(self.step, now))
-        return Save(self, Begun(None, step, now))
+            return Save(self, self._requests.claim(self.step, now), shard)
+        return Save(self, Begun(None, step, now), shard)
 
     def enter_save(self, save: Save) -> None:
         self._saves[get_ident()] = save
@@ -235,12 +240,14 @@ class Session:
         """It raised: what it was to answer is asked for again at the next check."""
         self._requests.again(begun)
 
-    def backup(self, path: str | os.PathLike[str], step: int | None = None) -> None:
+    def backup(
+        self, path: str | os.PathLike[str], step: int | None = None, *, shard: Shard = False
+    ) -> None:
         """Hand a saved file or directory over; it is renamed away at once.
 
-        `step`: which one it holds, where that is not the newest. Raises FileNotFoundError and
-        ValueError (see `outbox.locate`), ValueError too in another thread than the one that trains
-        when nothing says of which step it is, OSError from a full disk.
+        `step`: which one it holds, where that is not the newest; `shard`: see `shards.part`. Raises
+        FileNotFoundError and ValueError (see `outbox.locate`), ValueError too in another thread
+        than the one that trains when nothing says of which step it is, OSError from a full disk.
         """
         if not self._on:
             outbox.check_exists(path)
@@ -258,14 +265,18 @@ class Session:
                 " training loop and call save.backup(path) here, or pass step=..."
             )
         self._poll(self._clock())
-        self.hand_over(path, self._requests.answered(self.step, self._times.save_from, named=step))
+        begun = self._requests.answered(self.step, self._times.save_from, named=step)
+        self.hand_over(path, begun, shard)
 
-    def hand_over(self, path: str | os.PathLike[str], begun: Begun | None) -> None:
+    def hand_over(
+        self, path: str | os.PathLike[str], begun: Begun | None, shard: Shard = False
+    ) -> None:
         """The backup of this save; raises as `backup` does."""
         if not self._on or begun is None:
             outbox.check_exists(path)
             return
         now = self._clock()
+        part = shards.part(shard, self._rank, self._world)
         relative = outbox.locate(path, job_dir=self._job_dir)
         request = begun.request
         meta = {
@@ -281,6 +292,8 @@ class Session:
             "began": begun.at,
             "mono": now,
         }
+        if part is not None:
+            meta |= {"part": part[0], "parts": part[1]}
         outbox.publish(meta, job_dir=self._job_dir, outbox=os.path.join(self._run_dir, "outbox"))
         trains = self._thread in (0, get_ident())  # 0: no step yet, so nothing runs beside us
         if trains:
@@ -342,7 +355,7 @@ class Session:
         step = note.get("step")
         if not self._times.started and isinstance(step, int):
             self.step = step
-        return os.path.join(job_dir, note["path"])
+        return shards.place(note, job_dir, self._rank, self._world)
 
     def _may_replace(self, note: dict[str, Any] | None) -> bool:
         """Nobody who lives may be writing there: before the first step, or where nothing lies."""
