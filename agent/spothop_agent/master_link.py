@@ -191,16 +191,20 @@ class MasterLink:
     ) -> float:
         """One exchange; the seconds until the next. Raises LinkError."""
         async with self._turn:  # so that replies are applied in the order of their requests
+            if not spool.met:
+                spool.ack((await self._exchange(request)).ack_seq)
             batch = spool.batch()
-            content = request.model_copy(update={"reports": batch}).model_dump_json()
-            response = await self._post("/agent/v1/sync", content=content)
-            try:
-                reply = SyncReply.model_validate_json(response.content)
-            except ValidationError as error:
-                raise MasterAway(f"sync reply is not readable: {error}") from error
+            reply = await self._exchange(request.model_copy(update={"reports": batch}))
             spool.ack(reply.ack_seq)
         on_directives(reply.directives)
         return 0.0 if len(batch) == BATCH else reply.next_delay_s
+
+    async def _exchange(self, request: SyncRequest) -> SyncReply:
+        response = await self._post("/agent/v1/sync", content=request.model_dump_json())
+        try:
+            return SyncReply.model_validate_json(response.content)
+        except ValidationError as error:
+            raise MasterAway(f"sync reply is not readable: {error}") from error
 
     async def _pause(self, seconds: float) -> bool:
         """True when something urgent ended it."""

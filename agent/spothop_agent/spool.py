@@ -1,9 +1,16 @@
 """Reports that the master has not confirmed yet, on disk, in order, numbered without gaps.
 
 One journal: a line per report, written before `add` returns, and a first line that says what is
-confirmed. A confirmation rewrites it (aside, then rename). A line that a crash tore was never
-promised to anybody: it is cut off, and its number is used again. Nothing is synced: a spool is of
-no use without its VM (see `paths.write_atomic`).
+confirmed. A confirmation rewrites it (aside, then rename). Nothing is synced: a spool is of no use
+without its VM (see `paths.write_atomic`).
+
+The master takes each number once, and only the next one. Two rules keep the numbers of an agent
+that is started again in step with it, whatever became of the journal:
+
+- A damaged line keeps its number: what follows it is not lost, and a report in its place says so.
+- The master may know numbers that the journal does not: of a line that a crash tore, or of reports
+  that a full disk did not take. So such an agent asks first (`met`), and what it has made itself
+  goes behind what the master knows.
 
 Steps and metrics merge in memory and get their numbers when they are sent, or when a report that
 must come after them is made; at most one batch of them waits for its confirmation. Nothing else is
@@ -21,10 +28,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from spothop.wire import AnyReport, Envelope, MetricsReport, StepsReport
+from spothop.wire import AnyReport, Envelope, MessageReport, MetricsReport, StepsReport
 from spothop_agent.coalesce import Progress
 from spothop_agent.paths import write_atomic
 from spothop_agent.reserve import MakeRoom, no_room, with_room
+from spothop_agent.sendable import fault_of
 
 KEYS = 256
 """How many of the newest keys are remembered."""
@@ -64,7 +72,10 @@ class Spool:
         self._keys: list[str] = []
         self._acked = 0
         self._progress: Progress | None = None
+        self.met = not self._path.exists()
+        """The numbers of before are known to be the master's."""
         self._load()
+        self._loaded = self._last
         self._file: int | None = None
         self._rewrite()
 
@@ -102,6 +113,13 @@ class Spool:
 
     def ack(self, seq: int) -> None:
         """Everything up to `seq` is in the master's database."""
+        if not self.met:
+            self.met = True
+            ahead = max(seq - self._loaded, 0)
+            self._records = [
+                r.model_copy(update={"seq": r.seq + ahead}) if r.seq > self._loaded else r
+                for r in self._records
+            ]
         if seq <= self._acked:
             return
         self._acked = seq
@@ -116,8 +134,16 @@ class Spool:
     def _record(
         self, ahead: int, attempt: int, made: float, report: AnyReport, key: str | None
     ) -> Record:
-        last = self._records[-1].seq if self._records else self._acked
-        return Record(seq=last + ahead, made=made, attempt=attempt, report=report, key=key)
+        if fault := fault_of(report.model_dump()):
+            _log.warning("report left out: it holds %s: %.500r", fault, report)
+            text = f"a {report.kind} report of the agent is left out: it holds {fault}"
+            report = MessageReport(level="warning", text=text)
+        seq = self._last + ahead
+        return Record(seq=seq, made=made, attempt=attempt, report=report, key=key)
+
+    @property
+    def _last(self) -> int:
+        return self._records[-1].seq if self._records else self._acked
 
     def _seal(self) -> None:
         progress, self._progress = self._progress, None
@@ -172,16 +198,42 @@ class Spool:
         if not self._path.exists():
             return
         head, *lines = self._path.read_bytes().split(b"\n")
-        header = json.loads(head)
-        self._acked, self._keys = header["acked"], list(header["keys"])
-        for line in lines[:-1]:  # what follows the last newline is torn, or nothing
-            try:
-                record = Record.model_validate_json(line)
-            except ValidationError:
-                break
-            self._records.append(record)
-            if record.key and record.key not in self._keys:
-                self._keys.append(record.key)
+        found = [_parse(line) for line in lines[:-1]]  # behind the last newline: torn, or nothing
+        try:
+            header = json.loads(head)
+            self._acked, self._keys = int(header["acked"]), [str(key) for key in header["keys"]]
+        except (ValueError, TypeError, KeyError):
+            _log.warning("spool %s: its first line is damaged", self._path)
+            known = [(i, record.seq) for i, record in enumerate(found) if record is not None]
+            self._acked = known[0][1] - known[0][0] - 1 if known else 0
+        self._records = _mended(found, self._acked)
+        self._keys += [r.key for r in self._records if r.key and r.key not in self._keys]
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        return Record.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _mended(found: list[Record | None], acked: int) -> list[Record]:
+    """The records, with one in the place of each that is damaged. Damaged ones at the end are cut
+    off: nobody can tell how many they were."""
+    records: list[Record] = []
+    damaged = 0
+    for record in found:
+        expected = acked + len(records) + damaged + 1
+        if record is None or record.seq != expected:
+            damaged += 1
+            continue
+        text = "a report of the agent is lost: its journal is damaged"
+        report = MessageReport(level="warning", text=text)
+        for seq in range(expected - damaged, expected):
+            records.append(record.model_copy(update={"seq": seq, "report": report, "key": None}))
+        damaged = 0
+        records.append(record)
+    return records
 
 
 def _line(record: Record) -> bytes:

@@ -10,6 +10,7 @@ from spothop.wire import MetricsReport, PhaseReport, SaveRequestedReport, StepsR
 from spothop_agent.context import Context
 from spothop_agent.pipes import Pipes
 from spothop_agent.saves import Ask, Saves
+from spothop_agent.sendable import fault_of
 
 TRAINS = frozenset({"trains", "phase", "steps", "saving", "missed"})
 """Who says this trains: it counts among those that save together."""
@@ -63,6 +64,9 @@ class Trainer:
 
     def hear(self, message: dict[str, Any]) -> None:
         """One message. A malformed one is logged: it must not end the agent."""
+        if fault := fault_of(message):
+            _log.warning("message of the training process: %s in %.200r", fault, message)
+            return
         handler = self._handlers.get(str(message.get("t")))
         if handler is None:
             _log.info("unknown message of the training process: %.200r", message)

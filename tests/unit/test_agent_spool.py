@@ -139,22 +139,63 @@ def test_a_short_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [e.seq for e in found.batch()] == [1, 2]
 
 
-def test_a_corrupt_line_ends_the_journal_and_leaves_no_gap(tmp_path: Path) -> None:
-    """The master takes only last + 1: a number that is left out would end all reports for ever."""
+def damage(journal: Path, line: int) -> None:
+    lines = journal.read_bytes().split(b"\n")
+    lines[line] = b"{corrupt"
+    journal.write_bytes(b"\n".join(lines))
+
+
+def test_a_corrupt_line_keeps_its_number_and_what_follows_it(tmp_path: Path) -> None:
+    """The master takes only last + 1, and each number once: neither a gap nor a second use."""
+    spool = Spool(tmp_path, Clock())
+    for text in ("a", "b", "c", "d"):
+        spool.add(1, message(text), key=text)
+    damage(tmp_path / "journal", 2)
+    again = Spool(tmp_path, Clock())
+    again.add(1, message("b"), key="b")  # an agent that is started again reports its facts again
+    again.add(1, message("c"), key="c")
+    batch = again.batch()
+    assert [e.seq for e in batch] == [1, 2, 3, 4, 5]
+    first, lost, *rest = texts(again)
+    assert (first, rest) == ("a", ["c", "d", "b"])
+    assert "lost" in lost
+
+
+def test_a_corrupt_head_costs_no_report(tmp_path: Path) -> None:
     spool = Spool(tmp_path, Clock())
     for text in ("a", "b", "c"):
         spool.add(1, message(text), key=text)
-    head, first, _, third, end = (tmp_path / "journal").read_bytes().split(b"\n")
-    (tmp_path / "journal").write_bytes(b"\n".join([head, first, b"{corrupt", third, end]))
+    spool.ack(1)
+    for text in (b"{", b"[]", b"{}", b"\xff", b'{"acked": null, "keys": []}'):
+        lines = (tmp_path / "journal").read_bytes().split(b"\n")
+        (tmp_path / "journal").write_bytes(b"\n".join([text, *lines[1:]]))
+        assert [e.seq for e in Spool(tmp_path, Clock()).batch()] == [2, 3]
+
+
+def test_numbers_that_only_the_master_knows_are_not_used_again(tmp_path: Path) -> None:
+    """A full disk did not take the reports; the master did."""
+    first = Spool(tmp_path, Clock())
+    first.add(1, message("on disk"))
     again = Spool(tmp_path, Clock())
-    assert texts(again) == ["a"]
-    again.add(1, message("b"), key="b")  # an agent that is started again reports its facts again
-    again.add(1, message("c"), key="c")
-    assert [(e.seq, e.report) for e in again.batch()] == [
-        (1, message("a")),
-        (2, message("b")),
-        (3, message("c")),
-    ]
+    again.add(1, message("new"))
+    assert not again.met
+    again.ack(3)  # the master's answer to the first question of an agent that is started again
+    assert again.met
+    assert [(e.seq, e.report) for e in again.batch()] == [(4, message("new"))]
+    again.ack(3)
+    again.add(1, message("newer"))
+    assert [e.seq for e in again.batch()] == [4, 5]
+
+
+def test_what_cannot_be_sent_blocks_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, Clock())
+    spool.add(1, message("half \ud800"))
+    spool.merge(1, MetricsReport(step=1, values={"loss": float("inf")}))
+    spool.merge(1, steps(10**30))
+    spool.add(1, message("after"))
+    assert all("left out" in text for text in texts(spool)[:-1])
+    assert len(texts(spool)) == 4
+    assert texts(Spool(tmp_path, Clock())) == texts(spool)
 
 
 ACTIONS = st.lists(
@@ -188,12 +229,15 @@ def test_any_crash_leaves_a_sequence_without_gaps(actions: list[tuple[str, objec
                 _tear(folder / "journal", int(str(value)))
                 spool = Spool(folder, Clock())
             else:
+                if not spool.met:
+                    spool.ack(len(received))
                 for envelope in spool.batch():
                     if envelope.seq == len(received) + 1:
                         received.append(envelope.report)
                     assert envelope.seq <= len(received)
                 if action == "ack":
                     spool.ack(round(len(received) * float(str(value))))
+        spool.ack(0)
         received += [e.report for e in spool.batch() if e.seq > len(received)]
         assert [r.text for r in received if isinstance(r, MessageReport)] == added
     finally:

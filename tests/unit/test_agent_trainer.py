@@ -196,6 +196,13 @@ def test_a_rank_that_was_late_is_asked_again_further_ahead(tmp_path: Path) -> No
         {"t": "phase", "rank": 0, "pid": 1, "phase": "init", "s": None},
         {"t": "metrics", "rank": 0, "pid": 1, "step": 1, "values": 7},
         {"t": "steps", "rank": 0, "pid": 1e999, "step": 1, "count": 1, "step_s": 1, "load_s": 0},
+        {"t": "steps", "rank": 0, "pid": 1, "step": 1, "count": 1, "step_s": 1e999, "load_s": 0},
+        {"t": "steps", "rank": 0, "pid": 1, "step": 2**64, "count": 1, "step_s": 1, "load_s": 0},
+        {"t": "metrics", "rank": 0, "pid": 1, "step": 1, "values": {"loss": 1e999}},
+        {"t": "metrics", "rank": 0, "pid": 1, "step": 1, "values": {"lo\udcffss": 1}},
+        {"t": "phase", "rank": 0, "pid": 1, "phase": "half \ud800", "s": 1},
+        {"t": "\ud800"},
+        {"t": "hello", "rank": 10**30, "pid": 1},
         {},
     ],
 )
