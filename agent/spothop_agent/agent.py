@@ -45,7 +45,7 @@ from spothop_agent.reserve import Reserve
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import Phase, State, StateFile
-from spothop_agent.tasks import cancel_all, first_end
+from spothop_agent.tasks import Background, cancel_all, first_end
 from spothop_agent.threads import Threads
 from spothop_agent.watch import Notice
 
@@ -110,6 +110,7 @@ class Agent:
         self._released = asyncio.Event()
         self.leave = asyncio.Event()
         """Set by SIGTERM: the VM is being taken."""
+        self._shipping = Background()
         self._shippers: list[asyncio.Task[None]] = []
 
     # --- the whole life -------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class Agent:
         )
         self._retrier.on_failure = lambda text: self._context.tell_user(text, level="warning")
         self._attempt = Attempt(self._context, self._process(), self._rng)
-        self._shippers.append(asyncio.create_task(self._attempt.shipper.run()))
+        self._shippers.append(self._shipping.start(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:
             old.cancel()
 
@@ -210,10 +211,9 @@ class Agent:
             (self._context, self._attempt),
         )
         link = self._link.run(self._spool, self._sync_request, self._on_directives)
-        lasting = [
-            asyncio.create_task(c)
-            for c in (self._attempts(), self._notices.run(), self._tend_disk())
-        ]
+        disk, logs = self._tend_disk(), self._shipping.failure()
+        concerns = (self._attempts(), self._notices.run(), disk, logs)
+        lasting = [asyncio.create_task(c) for c in concerns]
         ends = [
             asyncio.create_task(c)
             for c in (self._released.wait(), self._link.over.wait(), self.leave.wait())

@@ -185,7 +185,8 @@ class Attempt:
         )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
-        tasks = [asyncio.create_task(backups.run()), asyncio.create_task(self._tick())]
+        lasting = (backups.run(), self._tick(), self._stopping.failure())
+        tasks = [asyncio.create_task(work) for work in lasting]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
         try:
             # A failing task ends the agent. The next agent takes over; training is not affected.

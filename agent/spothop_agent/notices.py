@@ -11,7 +11,7 @@ from spothop_agent.attempt import Attempt
 from spothop_agent.context import Context
 from spothop_agent.notice_states import COVERED, NOTICES, NoticeEvent, NoticeState
 from spothop_agent.state import NoticeSeen
-from spothop_agent.tasks import cancel_all
+from spothop_agent.tasks import Background, cancel_all, first_end
 from spothop_agent.watch import Notice
 
 _log = logging.getLogger(__name__)
@@ -35,19 +35,26 @@ class Notices:
         self._final_sync = final_sync
         self._acknowledge = acknowledge
         self._context, self._attempt = first
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acknowledging = Background()
 
     def hand_over(self, context: Context, attempt: Attempt) -> None:
         """From now on another attempt answers."""
         self._context, self._attempt = context, attempt
 
     async def run(self) -> None:
-        """Take in what the endpoint says; ends, with its acknowledgements, by cancellation."""
+        """Take in what the endpoint says; ends, with its acknowledgements, by cancellation. Raises
+        what one of them fails with: the next agent goes on with the same notice."""
+        reading = asyncio.create_task(self._read())
+        failure = asyncio.create_task(self._acknowledging.failure())
         try:
-            async for notice in self._source:
-                self.seen(notice)
+            await first_end({reading}, {failure})
         finally:
-            await cancel_all([*self._tasks])
+            await cancel_all([reading, failure])
+            await self._acknowledging.cancel()
+
+    async def _read(self) -> None:
+        async for notice in self._source:
+            self.seen(notice)
 
     def seen(self, notice: Notice) -> None:
         """One event of the endpoint; a restarted agent sees the same one again."""
@@ -62,9 +69,7 @@ class Notices:
         if known.state in COVERED:
             self._attempt.covered.set()
         if known.state not in NOTICES.terminal:
-            task = asyncio.create_task(self._when_covered(notice))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._acknowledging.start(self._when_covered(notice))
 
     def _new(self, notice: Notice) -> NoticeSeen:
         """On the disk before the save is asked for: whatever is handed over from now on answers."""

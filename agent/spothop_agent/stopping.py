@@ -14,7 +14,7 @@ from spothop_agent.context import Context
 from spothop_agent.process import TrainingProcess
 from spothop_agent.saves import Saves
 from spothop_agent.state import Phase
-from spothop_agent.tasks import cancel_all
+from spothop_agent.tasks import Background
 from spothop_agent.trainer import Trainer
 
 STOP_S = 12.0
@@ -35,7 +35,8 @@ class Stopping:
         self._process = process
         self._saves = saves
         self._trainer: Trainer | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._ending = Background()
+        self._began = False
         self.asked = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -51,8 +52,9 @@ class Stopping:
             self._context.state_file.set(stop=reason, stop_save=save)
             self._context.note(f"stopping: {reason}")
         self.asked.set()
-        if self._trainer is not None and self._task is None:
-            self._task = asyncio.create_task(self._end_process(self._trainer, patience_s))
+        if self._trainer is not None and not self._began:
+            self._began = True
+            self._ending.start(self._end_process(self._trainer, patience_s))
 
     async def _end_process(self, trainer: Trainer, patience_s: float | None) -> None:
         """Ask, then SIGTERM, then SIGKILL, then give up."""
@@ -86,4 +88,8 @@ class Stopping:
 
     async def cancel(self) -> None:
         """End a stop under way: the process is over, or this agent ends."""
-        await cancel_all([self._task] if self._task is not None else [])
+        await self._ending.cancel()
+
+    async def failure(self) -> None:
+        """Never returns; raises what a stop fails with."""
+        await self._ending.failure()

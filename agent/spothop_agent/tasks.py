@@ -1,9 +1,16 @@
-"""Runs several tasks of which one ends the group, and any may fail it."""
+"""Runs several tasks of which one ends the group, and any may fail it.
+
+Every task that is started is waited for by somebody: by `first_end`, or through `Background` where
+they come and go. A task whose error nobody sees leaves its work undone, and nobody knows.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
+
+CANCEL_AGAIN_S = 1.0
 
 
 async def first_end(ends: set[asyncio.Task[Any]], others: set[asyncio.Task[Any]]) -> None:
@@ -19,7 +26,47 @@ async def first_end(ends: set[asyncio.Task[Any]], others: set[asyncio.Task[Any]]
 
 
 async def cancel_all(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel and wait; what they raise now is ignored."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Cancel and wait; what they raise now is ignored.
+
+    More than once: up to Python 3.11 `asyncio.wait_for` loses a cancellation that comes together
+    with the result (https://github.com/python/cpython/issues/86296), and the task goes on.
+    """
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        done, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
+
+
+class Background:
+    """Tasks that are started at any time; whoever runs them together awaits `failure`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failed = asyncio.Event()
+        self._error: BaseException | None = None
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self._failed.set()
+
+    async def failure(self) -> None:
+        """Never returns; raises what the first task fails with, also one that has failed before."""
+        await self._failed.wait()
+        assert self._error is not None
+        raise self._error
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait."""
+        await cancel_all([*self._tasks])

@@ -96,9 +96,10 @@ class AttemptHarness:
             await until(lambda: self.attempt.heartbeat().step == step)
         return self
 
-    async def over(self, ended: Exit = OK) -> None:
-        """The process ends like this; returns when the attempt is over."""
-        self.process.end(ended)
+    async def over(self, ended: Exit | None = OK) -> None:
+        """The process ends like this, if it is given; returns when the attempt is over."""
+        if ended is not None:
+            self.process.end(ended)
         assert self._running is not None
         await self._running
         await self.context.link.close()

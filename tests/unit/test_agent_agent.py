@@ -370,3 +370,21 @@ def test_a_released_reserve_is_told_to_the_user(tmp_path: Path) -> None:
         await running
 
     play(scenario)
+
+
+def test_a_log_that_cannot_be_shipped_for_an_unknown_reason_fails_the_agent(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path)
+        agent = vm.agent()
+        running = await vm.training(agent)
+
+        async def unheard_of() -> bool:
+            raise RuntimeError("of a kind that nobody expects")
+
+        agent._attempt.shipper.ship = unheard_of  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="nobody expects"):
+            await running
+
+    play(scenario)

@@ -265,6 +265,22 @@ def test_a_process_that_not_even_sigkill_ends_is_given_up_and_named(tmp_path: Pa
     play(scenario)
 
 
+def test_a_stop_that_fails_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+
+        def unheard_of(number: signal.Signals) -> None:
+            raise RuntimeError("of a kind that nobody expects")
+
+        monkeypatch.setattr(run.process, "signal", unheard_of)
+        run.attempt.stop("cancelled", save=False)
+        with pytest.raises(RuntimeError, match="nobody expects"):
+            await run.over(None)
+        await run.context.link.close()
+
+    play(scenario)
+
+
 def test_who_never_said_hello_gets_sigterm_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training(step=None)

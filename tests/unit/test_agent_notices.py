@@ -296,6 +296,29 @@ def test_a_later_notice_waits_for_a_save_of_its_own(tmp_path: Path) -> None:
     play(scenario)
 
 
+def test_an_acknowledgement_that_fails_is_no_silence(tmp_path: Path) -> None:
+    """It fails the agent, as any task does: the next one goes on with the same notice."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        cloud = Cloud(run)
+
+        async def unheard_of() -> None:
+            raise RuntimeError("of a kind that nobody expects")
+
+        cloud.notices._final_sync = unheard_of
+        await cloud.announce(a_notice())
+        (asked,) = saves(run)
+        run.process.hand_over(2, E, request=asked["request"])
+        await until(lambda: cloud._task.done())
+        with pytest.raises(RuntimeError, match="nobody expects"):
+            cloud._task.result()
+        assert run.notice_state is NoticeState.COMMITTED
+        await run.over()
+
+    play(scenario)
+
+
 # --- the agent dies in between --------------------------------------------------------------------
 
 
