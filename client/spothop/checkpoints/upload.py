@@ -209,7 +209,7 @@ def _is_dir(path: Path) -> bool:
 
 def _stat(file: Path) -> os.stat_result:
     with reading(file):
-        return file.stat()
+        return os.stat(file)
 
 
 def list_sources(
@@ -233,7 +233,7 @@ def _walk(
     top: Path, folder: Path, prefix: str, skipped: OnSkipped | None, keep_links: bool
 ) -> Iterator[Source]:
     with reading(folder):
-        children = sorted(folder.iterdir())
+        children = [folder / name for name in sorted(os.listdir(folder))]
     if prefix and not children:
         yield Source(prefix, None, 0)
     for child in children:
