@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from json.encoder import encode_basestring_ascii as _quoted
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -91,19 +89,13 @@ class Entry:
         return self.to_bytes().decode()
 
     def to_bytes(self) -> bytes:
-        """The JSON, one line a file. There may be 100,000 of them, and an emergency save waits for
-        this: so they are written one by one, without a copy of all as dictionaries."""
+        """The JSON. There may be 100,000 files, and an emergency save waits for this: pydantic
+        writes them at once, without a copy of all as dictionaries."""
         version = PARTS if any(record.part for record in self.files) else FORMAT
         head = {name: getattr(self, name) for name in _FIELDS if name != "files"}
         head["kind"] = self.kind.value if self.kind else None
-        text = io.BytesIO()
-        text.write(json.dumps({"v": version, **head}, indent=1).encode()[:-2])
-        text.write(b',\n "files": [')
-        for start in range(0, len(self.files), _LINES):
-            lines = map(_line, self.files[start : start + _LINES])
-            text.write((("," if start else "") + ",".join(lines)).encode())
-        text.write(b"]\n}\n")
-        return text.getvalue()
+        start = json.dumps({"v": version, **head}, indent=1).encode()[:-2]
+        return b"".join((start, b',\n "files": ', _listed(self.files), b"\n}\n"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
@@ -129,18 +121,15 @@ class Entry:
 _ADAPTER = TypeAdapter(Entry)
 _FIELDS = [each.name for each in fields(Entry)]
 _RECORD_FIELDS = frozenset(each.name for each in fields(FileRecord))
-_LINES = 1000
 _RECORDS = TypeAdapter(FileRecord)
+_ALL_RECORDS = TypeAdapter(tuple[FileRecord, ...])
 
 
-def _line(record: FileRecord) -> str:
-    more = ""
-    if record.link or record.part:
-        more = f', "link": {_quoted(record.link)}, "part": {record.part:d}'
-    return (
-        f'\n  {{"path": {_quoted(record.path)}, "size": {record.size}, '
-        f'"sha256": {_quoted(record.sha256)}, "key": {_quoted(record.key)}{more}}}'
-    )
+def _listed(files: tuple[FileRecord, ...]) -> bytes:
+    try:
+        return _ALL_RECORDS.dump_json(files, exclude_defaults=True)
+    except ValueError:  # a name that is no UTF-8, which the standard library escapes
+        return json.dumps([asdict(record) for record in files]).encode()
 
 
 def _record(data: dict[str, Any]) -> Any:
