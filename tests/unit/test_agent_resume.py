@@ -34,7 +34,8 @@ async def answer(run: AttemptHarness, name: str) -> dict[str, Any]:
 
 def in_place(run: AttemptHarness) -> bool:
     paths = run.context.paths
-    return resume.is_in_place(note(run), run_dir=str(paths.run), job_dir=str(paths.work))
+    waiting = resume.published(str(paths.run))
+    return resume.is_in_place(note(run), waiting=waiting, job_dir=str(paths.work))
 
 
 def test_a_committed_save_is_kept_and_moved_back(tmp_path: Path) -> None:

@@ -76,6 +76,29 @@ def test_a_save_that_the_agent_has_not_even_seen_is_asked_for(vm: Vm) -> None:
     assert again.step == 3
 
 
+def test_a_save_that_is_committed_while_we_look_is_not_missed(
+    vm: Vm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = vm.session()
+    run_steps(vm, before, 3)
+    before.backup(vm.save())
+    real = resume.read
+
+    def read(run_dir: str) -> dict[str, Any] | None:
+        found = real(run_dir)
+        for folder in vm.outbox.iterdir():  # the agent is as quick as that
+            folder.rename(vm.run / "kept")
+            write(vm, path="ckpt.pt", step=3, id=folder.name, stamp=None)
+        return found
+
+    monkeypatch.setattr(resume, "read", read)
+    again = vm.session()
+    found = again.latest_checkpoint(
+        pause=answering(vm, lambda token: write(vm, path="ckpt.pt", step=3, answered=[token]))
+    )
+    assert found == str(vm.work / "ckpt.pt")
+
+
 def test_an_error_and_an_agent_that_never_answers_are_told(vm: Vm) -> None:
     write(vm, path="ckpt.pt", step=7, id="1", stamp=None)
     session = vm.session()

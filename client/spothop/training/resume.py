@@ -72,14 +72,15 @@ def _of(path: str | os.PathLike[str]) -> str:
     return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 
-def is_in_place(note: dict[str, Any] | None, *, run_dir: str, job_dir: str) -> bool:
+def is_in_place(note: dict[str, Any] | None, *, waiting: list[str], job_dir: str) -> bool:
     """Whether the newest accepted save lies where the note says; True where there is none.
 
-    What is in the outbox and not in the note was handed over just before: the agent has not seen
-    it yet.
+    `waiting`: what was in the outbox *before* the note was read. What of it is not in the note was
+    handed over just before, and the agent had not seen it yet. In the other order a save could
+    be missed that the agent took out in between: it writes the note first.
     """
     accepted = note.get("id") if note is not None else None
-    if any(name != accepted for name in _published(os.path.join(run_dir, "outbox"))):
+    if any(name != accepted for name in waiting):
         return False
     if note is None or note["path"] is None or "stamp" not in note:
         return True
@@ -87,9 +88,11 @@ def is_in_place(note: dict[str, Any] | None, *, run_dir: str, job_dir: str) -> b
     return looked is not None and bool(looked == stamp(os.path.join(job_dir, note["path"])))
 
 
-def _published(outbox: str) -> list[str]:
+def published(run_dir: str) -> list[str]:
+    """Names of the backups in the outbox."""
     try:
-        return [name for name in os.listdir(outbox) if not name.startswith(".")]
+        names = os.listdir(os.path.join(run_dir, "outbox"))
+        return [name for name in names if not name.startswith(".")]
     except OSError:
         return []
 

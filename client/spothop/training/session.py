@@ -343,9 +343,10 @@ class Session:
         if not self._on:
             return None
         run_dir, job_dir = self._run_dir, self._job_dir
+        waiting = resume.published(run_dir)
         note = resume.read(run_dir)
         if self._may_replace(note) and not resume.is_in_place(
-            note, run_dir=run_dir, job_dir=job_dir
+            note, waiting=waiting, job_dir=job_dir
         ):
             if self._quiet:
                 self._say_hello()
