@@ -81,13 +81,18 @@ class LoopClock:
         return asyncio.get_running_loop().time()
 
 
-def play(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def play(
+    scenario: Callable[[], Coroutine[Any, Any, T]],
+    make_loop: Callable[[], VirtualTimeLoop] = VirtualTimeLoop,
+    *,
+    limit_s: float = LIMIT_S,
+) -> T:
     """Run it to its end in virtual time; fails when something of it is left running."""
     left: set[asyncio.Task[Any]] = set()
 
     async def whole() -> T:
         try:
-            result = await asyncio.wait_for(scenario(), LIMIT_S)
+            result = await asyncio.wait_for(scenario(), limit_s)
             await asyncio.sleep(1.0)  # what was cancelled last ends now
         finally:
             left.update(asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[arg-type]
@@ -97,7 +102,7 @@ def play(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
             await asyncio.get_running_loop().shutdown_asyncgens()
         return result
 
-    loop = VirtualTimeLoop()
+    loop = make_loop()
     try:
         result = loop.run_until_complete(whole())
     finally:
