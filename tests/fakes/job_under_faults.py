@@ -177,10 +177,10 @@ class JobUnderFaults:
         self._must_be_covered()
         return True
 
-    def _open_store(self, work: Assignment, *, first: bool) -> CheckpointStore:
+    def _open_store(self, work: Assignment, **known: Any) -> CheckpointStore:
         line = FaultyStore(self._raw, self._faults, self._loop, part=self._part)
         self._lines.append(line)
-        store = CheckpointStore(work, first=first)
+        store = CheckpointStore(work, **known)
         store.__dict__["_store"] = line
         return store
 
@@ -307,8 +307,9 @@ class JobUnderFaults:
                 return real(path, *args, **kwargs)
 
             stack.enter_context(mock.patch.object(module, name, call))
-        for where in ("spothop.checkpoints.parallel", "spothop.checkpoints.chain"):
-            stack.enter_context(mock.patch(f"{where}.ThreadPoolExecutor", InlinePool))
+        stack.enter_context(
+            mock.patch("spothop.checkpoints.parallel.ThreadPoolExecutor", InlinePool)
+        )
         return stack
 
     # --- what must hold -------------------------------------------------------------------------
