@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from obstore.store import MemoryStore
 
 from spothop.checkpoints import BadEntry, Chain, Entry, FileRecord, prune, to_prune, upload
 from spothop.checkpoints import keys as layout
-from spothop.storage import FolderStore, RemoteStore, StorageUnavailable
+from spothop.storage import FolderStore, ObjectInfo, ObjectStore, RemoteStore, StorageUnavailable
 from spothop.wire import SaveKind
 from support.examples import examples
 
@@ -219,3 +220,49 @@ def test_an_object_of_the_wrong_size_makes_a_checkpoint_unfit(chain: Chain, tmp_
     saved = [save(chain, 1, step, tmp_path) for step in (1, 2, 3)]
     chain.store.put(saved[2].files[0].key, b"more than there was")
     assert prune(chain.store, JOB, 0) == []
+
+
+class Behind:
+    """A store whose listings leave some keys out; they can be read."""
+
+    def __init__(self, store: ObjectStore, *keys: str) -> None:
+        self._store = store
+        self._hidden = keys
+
+    def scan(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        found = self._store.scan(prefix, after=after)
+        return (info for info in found if info.key not in self._hidden)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def test_an_entry_that_a_listing_leaves_out_keeps_its_data(chain: Chain, tmp_path: Path) -> None:
+    old = save(chain, 1, 10, tmp_path)
+    chain.fence(2)
+    save(chain, 2, 20, tmp_path)
+    behind = Behind(chain.store, layout.chain_key(JOB, old.n))
+    prune(behind, JOB, 0)  # type: ignore[arg-type]
+    assert steps_with_data(chain) == ["10-1-insurance", "20-2-insurance"]
+
+
+def test_a_gap_in_the_chain_deletes_nothing_of_older_attempts(chain: Chain, tmp_path: Path) -> None:
+    """The entry that is gone may have named it; a copy of the bucket may bring it back."""
+    old = save(chain, 1, 10, tmp_path)
+    chain.fence(2)
+    save(chain, 2, 20, tmp_path)
+    chain.store.delete([layout.chain_key(JOB, old.n)])
+    prune(chain.store, JOB, 0)
+    assert steps_with_data(chain) == ["10-1-insurance", "20-2-insurance"]
+
+
+@pytest.mark.parametrize("hidden", [2, 3])
+def test_a_restore_finds_what_a_listing_leaves_out(
+    chain: Chain, tmp_path: Path, hidden: int
+) -> None:
+    save(chain, 1, 10, tmp_path)
+    save(chain, 1, 20, tmp_path)
+    fence = chain.fence(2)
+    behind = Behind(chain.store, *(layout.chain_key(JOB, n) for n in range(hidden, fence.n + 1)))
+    found = Chain(behind, JOB).newest_first(before=fence.n)  # type: ignore[arg-type]
+    assert [entry.n for entry in found] == [3, 2, 1]

@@ -30,6 +30,7 @@ from spothop.storage import (
 from spothop.wire import SaveKind
 
 _MAX_RACES = 100
+_MAX_LEFT_OUT = 1000
 _READERS = 16
 _AT_ONCE = 64  # entries that are read before it is asked whether there are enough
 
@@ -97,9 +98,13 @@ class Chain:
 
     def newest_first(self, before: int | None = None) -> Iterator[AnyEntry]:
         """Entries below `before` (default: all), each read only when it is asked for."""
-        for n in reversed(self._numbers()):
-            if before is None or n < before:
-                yield self.load(n)
+        numbers = self._numbers()
+        if before is not None:
+            numbers = [n for n in numbers if n < before]
+            above = range(max(numbers, default=0) + 1, before)
+            numbers += above if len(above) <= _MAX_LEFT_OUT else []  # the listing is behind
+        for n in reversed(numbers):
+            yield self.load(n)
 
     # --- writing ---
 
@@ -189,11 +194,21 @@ class Chain:
             self._searched = since
 
     def _sizes(self, after: int = 0) -> dict[int, int]:
-        """Number -> bytes of its JSON, in order."""
+        """Number -> bytes of its JSON, in order.
+
+        Numbers have no gaps: what a listing leaves out between others is asked for by its name.
+        Else a checkpoint that a store lists late would be passed over, and its data deleted.
+        """
         start = keys.chain_key(self.job, after)
         listed = self.store.scan(self._folder, after=start)
-        found = ((keys.chain_number(info.key), info.size) for info in listed)
-        return dict(sorted((n, size) for n, size in found if n is not None))
+        numbers = ((keys.chain_number(info.key), info.size) for info in listed)
+        found = {n: size for n, size in numbers if n is not None}
+        if not found:
+            return {}
+        every: Sequence[int] = range(after + 1 if after else min(found), max(found) + 1)
+        if len(every) - len(found) > _MAX_LEFT_OUT:  # somebody else's file has such a name
+            every = sorted(found)
+        return {n: found.get(n, 0) for n in every}
 
     def _numbers(self, after: int = 0) -> list[int]:
         return list(self._sizes(after))
