@@ -332,20 +332,31 @@ class Backups:
     async def drain(self) -> None:
         """The process is over: wait until every accepted backup is committed or given up."""
         self._draining_at = self._context.now()
-        for _ in range(LOOKS):
-            if self.look():
-                break
+        looks = 0
+        while looks < LOOKS and not self.look():
+            looks += 1
             if self._measuring is not None:
                 await asyncio.wait({self._measuring}, timeout=LOOK_AGAIN_S)
             else:
                 await asyncio.sleep(LOOK_AGAIN_S)
         self._drop_shards()
+        if looks == LOOKS:
+            self._give_up_unread()
         if self._queue and self._context.state.fenced_by is None:
             self._idle.clear()
             self._wake.set()
             await self._idle_in_time(self._draining_at)
         if self._pruning is not None:
             await asyncio.wait({self._pruning}, timeout=PRUNE_S)
+
+    def _give_up_unread(self) -> None:
+        """They were accepted, so the job is no success without them (I8)."""
+        for name in outbox.names(self._context.paths.outbox):
+            if name not in self._queue:
+                self._give_up(
+                    f"backup {name} could not be read from this VM's disk for {LOOKS:d} s after the"
+                    " end of the process: it is not committed"
+                )
 
     async def _idle_in_time(self, since: float) -> None:
         """Trying again may help for ever; the wait ends when nothing at all goes through."""

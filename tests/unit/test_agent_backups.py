@@ -21,6 +21,7 @@ from spothop.storage.errors import (
 )
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
 from spothop_agent import backups as backups_module
+from spothop_agent import outbox
 from spothop_agent.backups import RESERVE
 from spothop_agent.notice_states import NoticeState
 from spothop_agent.outbox import Entry as Accepted
@@ -373,5 +374,29 @@ def test_a_commit_is_noted_before_its_backup_is_deleted(tmp_path: Path) -> None:
             patch.setattr(Resume, "keep", watched)
             await drained(room, room.worker())
         assert states == [NoticeState.COMMITTED]
+
+    play(scenario)
+
+
+def test_a_backup_that_is_never_readable_is_told_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the job would be a success without it (I8)."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        name = room.put(10)
+        real = outbox.read
+        monkeypatch.setattr(
+            outbox, "read", lambda folder, found: None if found == name else real(folder, found)
+        )
+        room.put(5)
+        await drained(room, room.worker())
+        assert room.store.steps == [5]
+        assert room.context.state.given_up == 1
+        (message,) = room.told(MessageReport)
+        assert message.level == "error"
+        assert f"backup {name} could not be read" in message.text
+        assert left(room) == [name]  # whoever comes for the disk finds it
 
     play(scenario)
