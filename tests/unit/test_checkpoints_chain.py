@@ -445,3 +445,14 @@ def test_whoever_is_fenced_hears_by_whom(store: Scripted) -> None:
         with pytest.raises(Fenced, match="attempt 1 of job 'j1' is fenced by attempt 4") as caught:
             action()
         assert caught.value.by == 4
+
+
+def test_an_unreadable_fence_is_damage_and_no_fault_of_the_caller() -> None:
+    """A store that answers with empty bodies for a while must not end the agent of a job."""
+    store = RemoteStore(MemoryStore(), "memory")
+    Chain(store, "j").fence(1)
+    store.put(layout.chain_key("j", 1), b"")
+    with pytest.raises(ChainDamaged, match="entry 1"):
+        Chain(store, "j").commit(
+            1, step=1, kind=SaveKind.PERIODIC, files=[], root="f", is_dir=False, meta={}
+        )

@@ -280,13 +280,13 @@ class Chain:
         top, newest = self._top()
         if newest is not None and newest.attempt > attempt:
             raise Fenced(self.job, attempt, newest.attempt)
-        if newest is None or newest.attempt < attempt:
-            raise NotFencedIn(f"attempt {attempt} of job {self.job!r} has no fence in the chain")
-        if newest.n < top:
+        if top > (0 if newest is None else newest.n):
             raise ChainDamaged(
                 f"entry {top} of job {self.job!r} is unreadable and may fence attempt {attempt}",
                 hint="a new attempt fences above it and goes on",
             )
+        if newest is None or newest.attempt < attempt:
+            raise NotFencedIn(f"attempt {attempt} of job {self.job!r} has no fence in the chain")
         return newest
 
     def _create(self, entry: Entry) -> bool:
