@@ -61,11 +61,11 @@ from spothop.wire import (
     ReleaseDirective,
 )
 from spothop_agent.agent import Agent
-from spothop_agent.backups import FINAL_AFTER_S
 from spothop_agent.chaos import from_text
 from spothop_agent.checkpoint_store import CheckpointStore
 from spothop_agent.paths import AgentPaths
 from spothop_agent.process import Exit
+from spothop_agent.refusals import FINAL_AFTER_S
 from spothop_agent.state import Phase, State, StateFile
 from spothop_agent.tasks import cancel_all
 from spothop_agent.watch import Notice

@@ -20,9 +20,8 @@ from spothop.storage.errors import (
     StorageUnsupported,
 )
 from spothop.wire import CommittedReport, FencedReport, MessageReport, SaveKind
-from spothop_agent import backups as backups_module
-from spothop_agent import outbox
-from spothop_agent.backups import RESERVE
+from spothop_agent import outbox, refusals
+from spothop_agent.backup_queue import RESERVE
 from spothop_agent.notice_states import NoticeState
 from spothop_agent.outbox import Entry as Accepted
 from spothop_agent.resume import Resume
@@ -79,7 +78,7 @@ def test_while_the_process_trains_no_refusal_gives_a_save_up(
         backups = room.worker()
         backups.look()
         work = asyncio.create_task(backups.run())
-        await backups._idle.wait()
+        await backups._queue.idle.wait()
         assert room.store.steps == [10]
         assert room.context.state.given_up == 0
         (message,) = room.told(MessageReport)  # once, and loudly
@@ -94,7 +93,7 @@ def test_while_the_process_trains_no_refusal_gives_a_save_up(
 def test_a_store_that_still_refuses_long_after_the_end_has_the_last_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups_module, "FINAL_AFTER_S", 0.0)
+    monkeypatch.setattr(refusals, "FINAL_AFTER_S", 0.0)
 
     async def scenario() -> None:
         room = Room(tmp_path)

@@ -13,7 +13,7 @@ from fakes.backup_room import Room, drained
 from fakes.virtual_time import Takes, play, until
 from spothop.storage.errors import StorageUnavailable
 from spothop.wire import MessageReport, SaveKind
-from spothop_agent import backups as backups_module
+from spothop_agent import draining, outbox, transfer
 from spothop_agent.threads import STORAGE, Threads
 
 HANG_S = 1000.0
@@ -41,7 +41,7 @@ def put_tree(room: Room, step: int, kind: SaveKind = SaveKind.PERIODIC) -> Path:
 def test_the_end_does_not_wait_for_ever_for_a_store_that_may_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups_module, "DRAIN_S", 1500.0)
+    monkeypatch.setattr(draining, "DRAIN_S", 1500.0)
 
     async def scenario() -> None:
         room = Room(tmp_path, retry_s=20.0)
@@ -65,7 +65,7 @@ def test_the_end_does_not_wait_for_ever_for_a_store_that_may_come_back(
 def test_the_end_waits_as_long_as_something_goes_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups_module, "DRAIN_S", 500.0)
+    monkeypatch.setattr(draining, "DRAIN_S", 500.0)
 
     async def scenario() -> None:
         room = Room(tmp_path)
@@ -82,7 +82,7 @@ def test_the_end_waits_as_long_as_something_goes_through(
 def test_an_upload_that_only_repeats_itself_is_no_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backups_module, "DRAIN_S", 500.0)
+    monkeypatch.setattr(draining, "DRAIN_S", 500.0)
 
     async def scenario() -> None:
         room = Room(tmp_path, retry_s=20.0)
@@ -112,7 +112,7 @@ def test_a_hanging_commit_is_given_up_in_time_and_does_not_write_later(tmp_path:
         room.notice(left_s=30.0)
         since = room.context.now()
         await until(lambda: room.store.steps)
-        assert room.context.now() - since <= 30.0 / backups_module.SHARE + 1.0
+        assert room.context.now() - since <= 30.0 / transfer.SHARE + 1.0
         await asyncio.sleep(2 * HANG_S)
         assert room.store.steps == [10]
         work.cancel()
@@ -168,11 +168,11 @@ def test_what_an_earlier_agent_was_deleting_goes(tmp_path: Path) -> None:
     async def scenario() -> None:
         room = Room(tmp_path)
         name = room.put(10)
-        outbox = room.context.paths.outbox
-        (outbox / name).rename(outbox / f".gone-{name}")
+        folder = room.context.paths.outbox
+        (folder / name).rename(folder / f".gone-{name}")
         await drained(room, room.worker())
         await asyncio.sleep(0)
-        assert not list(outbox.iterdir())
+        assert not list(folder.iterdir())
 
     play(scenario)
 
@@ -192,20 +192,20 @@ def test_the_loop_goes_on_while_a_tree_is_deleted_and_measured(
     def blocking(tree: Path, *, ignore_errors: bool) -> None:
         seen.append(ticked.wait(GUARD_S))
 
-    measure = backups_module.outbox.read
+    measure = outbox.read
 
     def measuring(folder: Path, name: str) -> object:
         seen.append(ticked.wait(GUARD_S))
         return measure(folder, name)
 
     monkeypatch.setattr(shutil, "rmtree", blocking)
-    monkeypatch.setattr(backups_module.outbox, "read", measuring)
+    monkeypatch.setattr(outbox, "read", measuring)
 
     async def scenario() -> None:
         room = Room(tmp_path)
         name = room.put(1)
-        outbox = room.context.paths.outbox
-        (outbox / name).rename(outbox / f".gone-{name}")
+        folder = room.context.paths.outbox
+        (folder / name).rename(folder / f".gone-{name}")
         put_tree(room, 20)
         backups = room.worker()
         assert not backups.look()
