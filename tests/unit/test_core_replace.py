@@ -1,0 +1,190 @@
+"""When the next attempt is launched, where, and after what wait: facts in, actions out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from spothop.wire import AttemptState, EndReason, JobState, Pool, VmReason, VmState, Wanted
+from spothop_master.core import replace as replacing
+from spothop_master.core.actions import (
+    Action,
+    AssignSame,
+    FinishJob,
+    LaunchVm,
+    ResumeJob,
+    Wait,
+)
+from spothop_master.core.decide import decide
+from spothop_master.core.facts import (
+    VmFacts,
+)
+from support.core_facts import LIMITS, NOW, OTHER, POOL, ago, attempt, ended, seen, vm
+
+
+def launch(number: int, why: str) -> list[Action]:
+    reason = f"{why}; {POOL} at 1 USD/h"
+    return [LaunchVm(attempt=number, node=0, pool=POOL, reason=reason)]
+
+
+def test_when_another_attempt_is_launched() -> None:
+    gone = vm(state=VmState.TERMINATED)
+    assert replacing.replacement(seen(vms=(gone,))) == launch(1, "first attempt")
+    assert replacing.replacement(seen(attempt())) == []
+    draining = attempt(state=AttemptState.DRAINING)
+    assert replacing.replacement(seen(draining)) == launch(2, "attempt 1 has a notice")
+    over = ended(3)
+    assert replacing.replacement(seen(over, vms=(gone,))) == launch(4, "attempt 3 ended: preempted")
+
+
+def test_a_refused_launch_is_made_elsewhere_for_the_same_attempt() -> None:
+    refused = vm(
+        state=VmState.TERMINATED,
+        reason=VmReason.LAUNCH_FAILED,
+        refusal="NoCapacity",
+        ended_at=ago(1),
+    )
+    (action,) = replacing.replacement(seen(attempt(2), vms=(refused,), refusals=1))
+    assert isinstance(action, LaunchVm)
+    assert (action.attempt, action.node, action.pool) == (2, 0, OTHER)
+    assert action.reason.startswith("the launch before it was refused; ")
+
+
+@pytest.mark.parametrize(
+    ("job", "wait_s"),
+    [
+        ({"user_failures": 1}, 1.0),
+        ({"user_failures": 3}, 4.0),
+        ({"infrastructure_failures": 4, "user_failures": 1}, 8.0),
+        ({}, 1.0),
+        ({"not_before": ago(5), "user_failures": 2}, 2.0),  # that of an earlier failure
+    ],
+)
+@pytest.mark.parametrize(
+    "why", [EndReason.USER_FAILURE, EndReason.INFRASTRUCTURE, EndReason.FENCED]
+)
+def test_after_a_failure_there_is_a_wait_that_grows(
+    why: EndReason, job: dict[str, object], wait_s: float
+) -> None:
+    (action,) = replacing.replacement(seen(ended(why=why), **job))  # type: ignore[arg-type]
+    assert isinstance(action, Wait)
+    # half of it is jitter, and that is 0 here
+    assert wait_s / 2 <= (action.until - NOW).total_seconds() <= wait_s
+    assert action.reason.startswith("why it ended; next try in ")
+
+
+def test_after_the_wait_the_same_vm_goes_on_if_it_is_fit() -> None:
+    over = ended(why=EndReason.USER_FAILURE)
+    assert replacing.replacement(seen(over, not_before=ago(-1))) == []
+    again = [AssignSame(vm="a", attempt=2, node=0, reason="again after: why it ended")]
+    assert replacing.replacement(seen(over, not_before=ago(0))) == again
+    other = ended(why=EndReason.INFRASTRUCTURE)
+    assert replacing.replacement(seen(other, not_before=ago(0))) == launch(
+        2, "attempt 1 ended: infrastructure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "fit"),
+    [
+        ({}, True),
+        ({"state": VmState.READY}, True),
+        ({"state": VmState.DRAINING}, False),
+        ({"notice_at": ago(1)}, False),
+        ({"state": VmState.BOOTING, "notice_at": None}, False),
+        ({"silent_s": 14.9}, True),
+        ({"silent_s": 15.0}, False),
+    ],
+)
+def test_which_vm_is_used_again(facts: dict[str, object], fit: bool) -> None:
+    over = ended(why=EndReason.USER_FAILURE)
+    snapshot = seen(over, vms=(vm(**facts),))  # type: ignore[arg-type]
+    assert replacing.waits_for_same_vms(snapshot) is fit
+
+
+def test_no_vm_waits_for_a_job_that_is_not_wanted_or_over() -> None:
+    over = ended(why=EndReason.USER_FAILURE)
+    assert not replacing.waits_for_same_vms(seen(over, wanted=Wanted.PAUSED))
+    assert not replacing.waits_for_same_vms(seen(over, state=JobState.FAILED))
+    assert not replacing.waits_for_same_vms(seen(attempt(reason=EndReason.USER_FAILURE)))
+    assert not replacing.waits_for_same_vms(seen(ended()))
+    assert not replacing.waits_for_same_vms(seen())
+
+
+def test_nothing_is_launched_while_waiting_or_before_the_clouds_answered() -> None:
+    assert replacing.replacement(seen(not_before=ago(-1))) == []
+    assert replacing.replacement(replace(seen(), offers=None)) == []
+
+
+def refused_vm(name: str, pool: Pool, ago_s: float, refusal: str = "NoCapacity") -> VmFacts:
+    return vm(
+        name,
+        VmState.TERMINATED,
+        pool=pool,
+        reason=VmReason.LAUNCH_FAILED,
+        refusal=refusal,
+        ended_at=ago(ago_s),
+    )
+
+
+@pytest.mark.parametrize(
+    ("refusals", "not_before", "wait_s"),
+    [
+        (1, None, None),  # the other pool is left
+        (2, None, 1.0),
+        (4, None, 2.0),
+        (3, None, None),
+        (2, ago(4), 1.0),
+        (2, ago(3), 1.0),  # the refusal came with the end of the wait
+        (2, ago(2), None),  # the round after that wait has just begun
+    ],
+)
+def test_a_wait_comes_after_every_pool_has_refused(
+    refusals: int, not_before: datetime | None, wait_s: float | None
+) -> None:
+    vms = (refused_vm("a", POOL, 3), refused_vm("b", OTHER, 4))
+    (action,) = replacing.replacement(seen(vms=vms, refusals=refusals, not_before=not_before))
+    if wait_s is None:
+        assert isinstance(action, LaunchVm)
+    else:
+        assert isinstance(action, Wait)
+        assert wait_s / 2 <= (action.until - NOW).total_seconds() <= wait_s
+        assert action.reason.startswith("2 pools refused; next try in ")
+
+
+def test_no_pool_that_fits_is_waited_for() -> None:
+    (action,) = replacing.replacement(replace(seen(), offers={}))
+    assert isinstance(action, Wait)
+    assert action.reason.startswith("no cloud offers a pool")
+    assert (action.until - NOW).total_seconds() >= LIMITS.backoff_max_s / 2
+
+
+def test_the_job_fails_where_every_pool_refused_for_good() -> None:
+    vms = (refused_vm("a", POOL, 3, "BadRequest"), refused_vm("b", OTHER, 4, "AuthFailed"))
+    text = f"no pool is left: {OTHER} answered AuthFailed"
+    assert replacing.replacement(seen(vms=vms)) == [FinishJob(state=JobState.FAILED, reason=text)]
+    whole = attempt(on="c", state=AttemptState.DRAINING)
+    (action,) = replacing.replacement(seen(whole, vms=(*vms, vm("c"))))
+    assert isinstance(action, Wait)
+    assert action.reason.startswith(f"{text}; the attempt with the notice goes on")
+    assert (action.until - NOW).total_seconds() >= LIMITS.backoff_max_s / 2
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ({"state": JobState.PAUSED}, [ResumeJob(reason="resumed by the user")]),
+        ({"state": JobState.PAUSED, "wanted": Wanted.PAUSED}, []),
+        (
+            {"state": JobState.PAUSED, "wanted": Wanted.CANCELLED},
+            [FinishJob(state=JobState.CANCELLED, reason="cancelled by the user")],
+        ),
+        ({"state": JobState.FAILED}, []),
+    ],
+)
+def test_what_leaves_a_pause(job: dict[str, object], expected: list[Action]) -> None:
+    snapshot = seen(vms=(vm(state=VmState.TERMINATED),), **job)  # type: ignore[arg-type]
+    assert replacing.resume(snapshot) == expected
+    assert decide(snapshot) == expected

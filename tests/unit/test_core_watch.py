@@ -1,0 +1,180 @@
+"""What the supervise loop makes of a listing and of silence: facts in, actions out."""
+
+from __future__ import annotations
+
+import pytest
+
+from spothop.wire import VmReason, VmState
+from spothop_master.core import watch
+from spothop_master.core.actions import (
+    Action,
+    Adopt,
+    LaunchLost,
+    MarkRunning,
+    MarkSuspect,
+    ReleaseVm,
+    VmOver,
+)
+from spothop_master.core.decide import decide
+from spothop_master.core.evidence import EndCause
+from spothop_master.core.facts import (
+    Sighting,
+)
+from support.core_facts import ago, attempt, seen, vm
+
+# --- what the cloud says --------------------------------------------------------------------------
+
+
+def listed(**facts: object) -> Sighting:
+    return Sighting(**{"cloud_id": "i-a", "over": False, **facts})  # type: ignore[arg-type]
+
+
+UNSEEN = {"listed_at": ago(1), "sighting": None}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (
+            {"cloud_id": None, "sighting": listed(cloud_id="i-9", over=True)},
+            Adopt(vm="a", reason="the cloud has its token as i-9"),
+        ),
+        (
+            {"sighting": listed(over=True, cause=EndCause.PREEMPTED)},
+            VmOver(vm="a", reason="the cloud says it is over: preempted"),
+        ),
+        (
+            {"sighting": listed(over=True)},
+            VmOver(vm="a", reason="the cloud says it is over: unknown"),
+        ),
+        (
+            {"running_at": None, "sighting": listed(running_at=ago(7))},
+            MarkRunning(vm="a", running_at=ago(7), reason="the cloud says it runs"),
+        ),
+        ({"running_at": None, "sighting": listed()}, None),
+        ({"running_at": ago(8), "sighting": listed(running_at=ago(7))}, None),
+        ({"state": VmState.TERMINATED, "sighting": listed(over=True)}, None),
+        # a listing without it
+        ({"listed_at": None, "cloud_id": None, "joined_at": None}, None),
+        (
+            {**UNSEEN, "cloud_id": None, "joined_at": None},
+            LaunchLost(vm="a", reason="the cloud has no VM with its token"),
+        ),
+        ({**UNSEEN, "cloud_id": None}, None),  # an agent joined: there is one
+        ({**UNSEEN, "joined_at": None}, None),
+        ({**UNSEEN, "silent_s": 14.9}, None),
+        (
+            {**UNSEEN, "silent_s": 15.0},
+            VmOver(vm="a", reason="the cloud does not know it any more"),
+        ),
+        (
+            {**UNSEEN, "state": VmState.TERMINATING},
+            VmOver(vm="a", reason="the cloud does not know it any more"),
+        ),
+        # 5 s after the launch, or after the request where the launch had no answer
+        ({**UNSEEN, "state": VmState.TERMINATING, "launched_at": ago(5.9)}, None),
+        (
+            {**UNSEEN, "state": VmState.TERMINATING, "launched_at": ago(6)},
+            VmOver(vm="a", reason="the cloud does not know it any more"),
+        ),
+        (
+            {**UNSEEN, "state": VmState.TERMINATING, "launched_at": None, "requested_at": ago(5.9)},
+            None,
+        ),
+    ],
+)
+def test_what_a_listing_says(facts: dict[str, object], expected: Action | None) -> None:
+    snapshot = seen(attempt(), vms=(vm(**facts),))  # type: ignore[arg-type]
+    assert watch.cloud_says(snapshot) == ([expected] if expected else [])
+
+
+def test_every_vm_is_looked_up_in_the_listing() -> None:
+    vms = (
+        vm("a", VmState.TERMINATED),
+        vm("b", sighting=listed(over=True)),
+        vm("c", cloud_id=None, sighting=listed()),
+    )
+    actions = watch.cloud_says(seen(vms=vms))
+    assert [
+        (type(action), action.vm) for action in actions if isinstance(action, VmOver | Adopt)
+    ] == [
+        (VmOver, "b"),
+        (Adopt, "c"),
+    ]
+    assert decide(seen(attempt(), vms=vms)) == actions
+
+
+# --- silence --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [VmState.READY, VmState.RUNNING, VmState.DRAINING])
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"silent_s": 14.9}, None),
+        (
+            {"silent_s": 15.0},
+            MarkSuspect(vm="a", suspect=True, reason="silent for 15 s; asking the cloud"),
+        ),
+        ({"silent_s": 59.9, "suspect_at": ago(40)}, None),
+        (
+            {"silent_s": 1.0, "suspect_at": ago(40)},
+            MarkSuspect(vm="a", suspect=False, reason="it reports again"),
+        ),
+        (
+            {"silent_s": 60.0, "suspect_at": ago(40)},
+            ReleaseVm(vm="a", why=VmReason.AGENT_LOST, reason="silent for 60 s"),
+        ),
+        # after a notice its deadline decides, with a margin of 2 s
+        ({"silent_s": 60.0, "suspect_at": ago(40), "deadline_at": ago(1.9)}, None),
+        (
+            {"silent_s": 15.0, "deadline_at": ago(2)},
+            ReleaseVm(
+                vm="a",
+                why=VmReason.PREEMPTED,
+                reason="silent for 15 s past the deadline of its notice",
+            ),
+        ),
+        ({"silent_s": 14.9, "deadline_at": ago(100)}, None),
+    ],
+)
+def test_what_silence_says(
+    state: VmState, facts: dict[str, object], expected: Action | None
+) -> None:
+    snapshot = seen(attempt(), vms=(vm(state=state, **facts),))  # type: ignore[arg-type]
+    assert watch.silence(snapshot) == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "waited"),
+    [
+        ({"running_at": ago(300)}, 300),
+        ({"running_at": ago(299.9), "launched_at": ago(400)}, None),
+        ({"running_at": None, "launched_at": ago(300)}, 300),
+        ({"running_at": None, "launched_at": ago(299), "requested_at": ago(400)}, None),
+        ({"running_at": None, "launched_at": None, "requested_at": ago(300)}, 300),
+    ],
+)
+def test_an_agent_has_its_time_to_join(facts: dict[str, object], waited: int | None) -> None:
+    vms = (vm("up"), vm(state=VmState.BOOTING, silent_s=999.0, **facts))  # type: ignore[arg-type]
+    reason = f"its agent did not join within {waited} s"
+    expected = [ReleaseVm(vm="a", why=VmReason.NEVER_JOINED, reason=reason)] if waited else []
+    assert watch.silence(seen(attempt(), vms=vms)) == expected
+
+
+def test_silence_of_one_vm_says_nothing_of_another() -> None:
+    vms = (
+        vm("a", silent_s=60),
+        vm("b", VmState.BOOTING),
+        vm("c", silent_s=60),
+        vm("d", VmState.REQUESTED),
+    )
+    assert [
+        action.vm for action in watch.silence(seen(vms=vms)) if isinstance(action, ReleaseVm)
+    ] == ["a", "b", "c"]
+
+
+def test_a_deadline_is_over_two_seconds_later_and_only_if_there_is_one() -> None:
+    assert not watch.past_deadline(seen(), attempt())
+    assert not watch.past_deadline(seen(), attempt(deadline_at=ago(1.9)))
+    assert watch.past_deadline(seen(), attempt(deadline_at=ago(2)))
