@@ -5,6 +5,10 @@ unfinished rest and doubles nothing: uploads and commits carry the backup's id, 
 Which entry is next, and what is given up for it, is decided in `outbox`; what waits is in
 `backup_queue`, the calls of the store in `transfer`, and the end in `draining`.
 
+A commit whose answer was lost may be in the chain, or come to it late. So nothing is committed on
+top of an entry that we do not know of: the chain says what there is (`UnknownCommits`), that is
+taken in first, and what it has overtaken is dropped.
+
 A save that the store does not take has its turn again, in rounds: others may be taken, and the
 store may refuse this one alone, for ever.
 """
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from spothop.storage.errors import SourceChanged, StorageError, UnsafePath
@@ -27,6 +31,7 @@ from spothop_agent.outbox import Entry, Saved
 from spothop_agent.refusals import Refusals
 from spothop_agent.resume import Resume
 from spothop_agent.saves import Saves
+from spothop_agent.state import NoticeSeen
 from spothop_agent.tasks import cancel_all
 from spothop_agent.transfer import Transfer
 
@@ -214,11 +219,35 @@ class Backups:
             await abort.unless(pause)
 
     async def _once(self, entry: Entry, abort: Abort) -> ChainEntry:
+        from spothop.checkpoints import UnknownCommits
+
         if entry.id in self._queue.found_at_start:
             there = await self._transfer.find(entry, abort)
             if there is not None:
                 return there
-        return await self._transfer.store(entry, abort)
+        while True:
+            try:
+                return await self._transfer.store(entry, abort)
+            except UnknownCommits as unknown:
+                own = self._take_in(entry, unknown.entries)
+            if own is not None:
+                return own
+            abort.check()  # it may be older than one of them
+
+    def _take_in(self, entry: Entry, found: Sequence[ChainEntry]) -> ChainEntry | None:
+        """What of ours is in the chain although we were told that it had failed, the oldest first;
+        returns what is there of `entry` itself."""
+        own = None
+        for there in found:
+            _log.warning("entry %d of the chain is %s, whose commit had failed", there.n, there.id)
+            if there.id == entry.id:
+                own = there
+            elif there.id in self._queue.entries:
+                self._committed(self._queue.entries[there.id], there)
+            else:  # given up meanwhile
+                self._know(there.n, Saved(there.id, there.step or 0, None))
+                self._queue.drop_overtaken()
+        return own
 
     def _committed(self, entry: Entry, made: ChainEntry) -> None:
         now, meta = self._context.now(), entry.meta
@@ -242,17 +271,21 @@ class Backups:
             f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
             f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
         )
-        newest, saved = self._context.state.committed, Saved.of(entry)
         # Before the entry goes: without it the next agent could not know.
-        self._context.state_file.set(
-            notice=covered or self._context.state.notice,
-            committed=newest if newest is not None and saved.older_than(newest) else saved,
-            committed_n=max(made.n, self._context.state.committed_n or 0),
-        )
+        self._know(made.n, Saved.of(entry), notice=covered)
         self._queue.forget(entry, committed=True)
         if covered is not None:
             self._on_covered()
         self._queue.drop_overtaken()
+
+    def _know(self, n: int, saved: Saved, *, notice: NoticeSeen | None = None) -> None:
+        state = self._context.state
+        newest = state.committed
+        self._context.state_file.set(
+            notice=notice or state.notice,
+            committed=newest if newest is not None and saved.older_than(newest) else saved,
+            committed_n=max(n, state.committed_n or 0),
+        )
 
     def _fenced(self, by: int) -> None:
         self._context.state_file.set(fenced_by=by)

@@ -175,9 +175,10 @@ class CheckpointStore:
         files: list[FileRecord],
         parent: int | None,
         still_wanted: Callable[[], object] = lambda: None,
+        seen: int | None = None,
     ) -> Entry:
-        """Make it a checkpoint; the same backup twice is one entry. Raises Fenced, and what
-        `still_wanted` raises."""
+        """Make it a checkpoint; the same backup twice is one entry. Raises Fenced, UnknownCommits
+        where ours go on above `seen`, and what `still_wanted` raises."""
         meta = accepted.meta
         shards = {"shards": list(meta.shards)} if meta.shards else {}
         return self._chain.commit(
@@ -191,6 +192,7 @@ class CheckpointStore:
             parent=parent,
             entry_id=accepted.id,
             still_wanted=still_wanted,
+            seen=seen,
         )
 
     def prune(self) -> None:

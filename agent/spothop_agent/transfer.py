@@ -84,15 +84,17 @@ class Transfer:
         return await self._answer(abort, lambda wanted: store.committed(entry.id))
 
     async def store(self, entry: Entry, abort: Abort) -> ChainEntry:
-        """Upload what is not uploaded yet, then commit; each is repeated by itself."""
+        """Upload what is not uploaded yet, then commit; each is repeated by itself. Raises
+        UnknownCommits where this attempt has committed what we do not know of."""
         store, chaos = self._context.checkpoint_store, self._context.chaos
         if entry.id not in self._uploaded:
             self._uploaded[entry.id] = await self._upload(entry, abort)
         chaos.reach("before_commit")
         files = self._uploaded[entry.id]
-        restored_n = self._context.state.restored_n
+        state = self._context.state
+        seen = state.committed_n or state.fence_n or 0
         made = await self._answer(
-            abort, lambda wanted: store.commit(entry, files, restored_n, wanted)
+            abort, lambda wanted: store.commit(entry, files, state.restored_n, wanted, seen)
         )
         chaos.reach("after_commit")
         return made

@@ -82,6 +82,7 @@ class ScriptedStore(CheckpointStore):
         files: list[FileRecord],
         parent: int | None,
         still_wanted: Callable[[], object] = lambda: None,
+        seen: int | None = None,
     ) -> Entry:
         seconds = self.commit_takes.pop(accepted.meta.step, None)
         if seconds is not None:

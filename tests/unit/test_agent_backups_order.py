@@ -4,15 +4,16 @@ nothing because one save is refused."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fakes.backup_room import Room, drained
 from fakes.virtual_time import play
-from spothop.checkpoints import Entry
+from spothop.checkpoints import Entry, Outline, UnknownCommits
 from spothop.storage.errors import StorageBadUrl, StorageError, StorageUnavailable
-from spothop.wire import MessageReport, SaveKind
+from spothop.wire import CommittedReport, MessageReport, SaveKind
 from spothop_agent.notice_states import NoticeState
 
 
@@ -161,5 +162,32 @@ def test_a_committed_save_is_not_given_up_for_a_full_disk_of_ours(
         assert room.context.state.given_up == 0
         assert list(room.context.paths.outbox.iterdir())  # for the next agent to find it committed
         await room.context.link.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("payload", ["waits", "was given up"])
+def test_an_older_save_is_not_committed_over_one_whose_commit_seemed_to_fail(
+    tmp_path: Path, payload: str
+) -> None:
+    """The chain has step 20, and its author was told that it had not."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        newer = room.put(20, number=1, began=5.0)
+        if payload == "was given up":
+            shutil.rmtree(room.context.paths.outbox / newer)
+        else:
+            room.store.fail[20] = [StorageUnavailable("no answer")] * 4
+        room.put(10, number=2, began=1.0)
+        there = Entry(n=2, attempt=1, id=newer, step=20)
+        room.store.fails["commit"] = [UnknownCommits([Outline.of(there)])]
+        await drained(room, room.worker())
+        assert room.store.steps == []
+        assert not list(room.context.paths.outbox.iterdir())
+        assert room.context.state.committed_n == 2
+        assert room.context.state.given_up == 0
+        told = [report.step for report in room.told(CommittedReport)]
+        assert told == ([20] if payload == "waits" else [])
 
     play(scenario)

@@ -18,6 +18,7 @@ from spothop.checkpoints import (
     FileRecord,
     NotFencedIn,
     Outline,
+    UnknownCommits,
 )
 from spothop.checkpoints import keys as layout
 from spothop.storage import (
@@ -352,6 +353,37 @@ def test_a_commit_that_is_no_longer_wanted_writes_nothing() -> None:
     with pytest.raises(Unwanted):
         commit(chain, 1, 10, still_wanted=refuse)
     assert [entry.n for entry in chain.entries()] == [1]
+
+
+# --- commits whose author does not know of them -------------------------------------------------
+
+
+def test_nothing_is_committed_on_top_of_what_the_author_does_not_know() -> None:
+    """A create that came late, or whose answer was lost, may be newer than what comes next."""
+    store = RemoteStore(MemoryStore(), "memory")
+    chain, late = Chain(store, JOB), Chain(store, JOB)
+    fence = chain.fence(1)
+    known = commit(chain, 1, 10, seen=fence.n)
+    arrived = [commit(late, 1, 20, entry_id="a"), commit(late, 1, 30, entry_id="b")]
+    with pytest.raises(UnknownCommits) as caught:
+        commit(chain, 1, 15, entry_id="c", seen=known.n)
+    assert [(entry.n, entry.id) for entry in caught.value.entries] == [(3, "a"), (4, "b")]
+    assert chain.newest_number() == 4
+    assert commit(chain, 1, 20, entry_id="a", seen=known.n) == arrived[0]  # there already
+    assert commit(chain, 1, 40, entry_id="d", seen=4).n == 5
+
+
+def test_a_create_that_wins_the_number_of_a_commit_is_looked_at_first() -> None:
+    store = Scripted(RemoteStore(MemoryStore(), "memory"))
+    chain, late = chain_of(store), chain_of(store)
+    fence = chain.fence(1)
+
+    def arrives() -> None:
+        if late.newest_number() == fence.n:
+            commit(late, 1, 20, entry_id="a")
+
+    with pytest.raises(UnknownCommits):
+        commit(chain, 1, 10, seen=fence.n, still_wanted=arrives)
 
 
 # --- a number that was used twice ---------------------------------------------------------------

@@ -112,3 +112,18 @@ SCRIPTS = st.builds(
 def test_no_accepted_save_is_lost(script: list[Event], part: int) -> None:
     note(f"live({script}, part={part})")
     live(script, part=part)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_overtaken_by_an_older_save() -> None:
+    """Step 6 is in the chain, but each answer about it fails until the turn passes to step 1, which
+    was handed over late. A restore would take step 1."""
+    live(
+        [
+            Event(0.0, Save(late_s=4.0)),
+            Event(2.0, Fails("scan", Refuse(403, "RequestTimeTooSkewed"), 3)),
+            Event(0.0, Fails("create", Again(), 8)),
+            Event(0.0, Fails("get", Stall(1.0))),
+            Event(20.0, MasterAway(1.0)),  # until here the faults wait for their requests
+        ],
+        part=100,
+    )

@@ -17,7 +17,7 @@ attempt's first entry is its fence; nothing of an older attempt can follow it.
 
 from __future__ import annotations
 
-from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn
+from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn, UnknownCommits
 from spothop.checkpoints.entry import BadEntry, Entry, FileRecord, Outline
 from spothop.checkpoints.journal import Journal
 from spothop.checkpoints.prune import prune, to_prune
@@ -41,6 +41,7 @@ __all__ = [
     "NotFencedIn",
     "Outline",
     "Restored",
+    "UnknownCommits",
     "download_outputs",
     "fetch_tree",
     "prune",

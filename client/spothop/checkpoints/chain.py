@@ -7,7 +7,9 @@ fenced.
 
 Ambiguity: a create that fails may have written. Its author reads the number back and knows its own
 entry by `id`. A create that is still in flight can only win a number that nobody has taken, which
-is a legal commit before whatever comes next.
+is a legal commit before whatever comes next. Whoever writes next may not know of it, and what he
+writes may be older; so he says up to which entry he knows his own commits, and is told of the
+others instead (`UnknownCommits`).
 """
 
 from __future__ import annotations
@@ -48,6 +50,15 @@ class Fenced(Exception):
 
 class NotFencedIn(Exception):
     """A commit of an attempt that never wrote its fence: a fault of the caller."""
+
+
+class UnknownCommits(Exception):
+    """The attempt has committed more than the caller knows of: he has to take that in first."""
+
+    def __init__(self, entries: Sequence[Outline]) -> None:
+        super().__init__(f"entries {[entry.n for entry in entries]} are committed already")
+        self.entries = entries
+        """The oldest first."""
 
 
 class ChainDamaged(StorageError):
@@ -152,22 +163,29 @@ class Chain:
         parent: int | None = None,
         entry_id: str | None = None,
         still_wanted: Callable[[], object] = lambda: None,
+        seen: int | None = None,
     ) -> Entry:
         """Make a checkpoint of uploaded files. All of `files` must be durable by now.
 
         `still_wanted` is called before each try to write and may raise: a call that hung in the
         network must not commit an older step on top of what was committed without it.
 
+        `seen` is the number of the newest entry that the caller knows of (None: he does not care).
+        Where this attempt has committed above it, nothing is written and `UnknownCommits` raised:
+        a commit whose answer was lost may be newer than this one, which would undo it at a restore.
+
         `parent` is the checkpoint that this attempt restored; it is used for its first commit,
         later ones follow their own predecessor. With a stable `entry_id` (such as the id in the
         outbox) the same commit repeated, by a restarted agent too, returns the entry that is there.
-        Raises `Fenced`, `NotFencedIn`, `ChainDamaged` and the errors of storage.
+        Raises `Fenced`, `NotFencedIn`, `UnknownCommits`, `ChainDamaged` and the errors of storage.
         """
         if entry_id is not None and (there := self.find(attempt, entry_id)) is not None:
             return self._entry(there.n)
         entry_id = entry_id or uuid.uuid4().hex
         for _ in range(_MAX_RACES):
             newest = self._newest_of(attempt)
+            if seen is not None and not newest.fence and newest.n > seen:
+                raise UnknownCommits(self._commits_of(attempt, after=seen))
             still_wanted()
             entry = Entry(
                 n=newest.n + 1,
@@ -288,6 +306,10 @@ class Chain:
         if newest is None or newest.attempt < attempt:
             raise NotFencedIn(f"attempt {attempt} of job {self.job!r} has no fence in the chain")
         return newest
+
+    def _commits_of(self, attempt: int, *, after: int) -> list[Outline]:
+        found = (entry for entry in self.outlines(after) if isinstance(entry, Outline))
+        return [entry for entry in found if entry.attempt == attempt and not entry.fence]
 
     def _create(self, entry: Entry) -> bool:
         """True when `entry` is in the chain, False when another entry has its number."""
