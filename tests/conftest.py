@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,11 +98,13 @@ _LEFT = pytest.StashKey[list[str]]()
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     left = config.stash.setdefault(_LEFT, [])
+    # Its folder as far as there is one, and not made for this.
+    folder: Path | None = getattr(getattr(config, "_tmp_path_factory", None), "_basetemp", None)
     if hasattr(config, "workeroutput"):
-        config.workeroutput["left"] = leftovers.end_what_is_left(_MARKER)
+        config.workeroutput["left"] = leftovers.end_what_is_left(_MARKER, below=folder)
         config.workeroutput["thorough"] = config.stash.get(_THOROUGH, 0)
     elif not config.getoption("numprocesses", None):
-        left += leftovers.end_what_is_left(_MARKER)
+        left += leftovers.end_what_is_left(_MARKER, below=folder)
     if left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

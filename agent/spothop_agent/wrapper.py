@@ -136,6 +136,7 @@ def _start(command: str, work_dir: str, output: int, group: str) -> tuple[int, i
                 Path(group, "cgroup.procs").write_text("0")
         os.close(leads)
         signal.set_wakeup_fd(-1)
+        _ignore_nothing()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if not os.read(may_go, 1):
             os._exit(127)  # the wrapper is dead
@@ -147,6 +148,14 @@ def _start(command: str, work_dir: str, output: int, group: str) -> tuple[int, i
         os.write(2, f"spothop: the process did not start: {error}\n".encode())
     finally:
         os._exit(127)
+
+
+def _ignore_nothing() -> None:
+    """What is ignored stays so in all that is started, and no shell can trap it: SIGPIPE, which
+    Python ignores, and SIGTERM or SIGINT where whoever started the agent ignores them."""
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _wake_on_children() -> int:

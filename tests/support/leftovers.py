@@ -1,6 +1,5 @@
-"""Processes of the tests, found by an environment variable that all of them inherit.
-
-A process started with another environment is not found; what starts one so has to end it.
+"""Processes of the tests, found by an environment variable that all of them inherit, or by the
+tests' temporary folder, where those that are started with another environment work.
 """
 
 from __future__ import annotations
@@ -40,10 +39,31 @@ def carrying(variable: str, value: str) -> dict[int, str]:
     return found
 
 
-def end_what_is_left(marker: str, *, within_s: float = LEFTOVERS_S) -> list[str]:
+def working(folder: Path) -> dict[int, str]:
+    """Process ids whose working directory or command line is below `folder`, with their command
+    lines; ourselves and what has ended excluded."""
+    top, found = str(folder.resolve()), {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(PermissionError, FileNotFoundError, ProcessLookupError):
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if f"{os.readlink(entry / 'cwd')}/".startswith(f"{top}/") or f"{top}/" in line:
+                found[int(entry.name)] = line
+    return found
+
+
+def end_what_is_left(
+    marker: str | None, *, below: Path | None = None, within_s: float = LEFTOVERS_S
+) -> list[str]:
     """What still lives of the tests, in words; it is killed."""
+
+    def look() -> dict[int, str]:
+        found = {} if marker is None else carrying(MARKER, marker)
+        return found | ({} if below is None else working(below))
+
     ended = time.monotonic() + within_s
-    while (found := carrying(MARKER, marker)) and time.monotonic() < ended:
+    while (found := look()) and time.monotonic() < ended:
         time.sleep(0.05)
     for pid in found:
         with suppress(ProcessLookupError):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +17,18 @@ from spothop_agent import process_tree, wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.process import Exit, Process, environment, link_client, oom_kills
 from spothop_agent.reserve import Reserve
-from support import waiting
+from support import leftovers, waiting
 from support.disks import FullDisk, fill, small_disk
 from support.require import missing, need_mounts
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> AttemptPaths:
+def paths(tmp_path: Path) -> Iterator[AttemptPaths]:
     made = AttemptPaths(tmp_path)
     made.make()
     made.work.mkdir()
-    return made
+    yield made
+    leftovers.end_what_is_left(None, below=tmp_path, within_s=0)  # of a test that failed
 
 
 def start(paths: AttemptPaths, command: str) -> Process:
@@ -72,6 +73,18 @@ def test_records_how_it_ended(paths: AttemptPaths, command: str, expected: Exit)
 def test_runs_in_the_jobs_directory_and_logs(paths: AttemptPaths) -> None:
     ended(start(paths, "pwd; echo trouble >&2"))
     assert paths.log.read_text() == f"{paths.work}\ntrouble\n"
+
+
+def test_no_signal_is_ignored_or_blocked(paths: AttemptPaths) -> None:
+    """What is ignored is inherited, and no shell can trap it. Python ignores SIGPIPE, so that
+    `yes | head -1` would not end; whoever starts an agent may ignore SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        process = start(paths, "grep -E 'SigIgn|SigBlk' /proc/self/status; yes | head -1")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    ended(process)
+    assert paths.log.read_text().split() == ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16, "y"]
 
 
 def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
