@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,8 +35,8 @@ from spothop.storage.codes import status_of
 from spothop.storage.errors import ObjectMissing, StorageError
 from spothop.storage.hashing import Hasher, write_at
 from spothop.storage.mapping import mapped, reading
-from spothop.storage.sending import Sending
-from spothop.storage.window import Patience, Window
+from spothop.storage.sending import Sending, Stalled
+from spothop.storage.window import FIRST, Patience, Window
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -74,13 +75,16 @@ class RemoteStore:
         part: int = PART,
         patience: Patience | None = None,
         window: Callable[[], Window] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._url = url
         self._part = part
         self._patience = patience or Patience()
         paces = Window(BUDGET).paces
-        self._window = window or (lambda: Window(BUDGET, paces=paces))
+        self._window = window or (lambda: Window(BUDGET, at_once=self._at_once, paces=paces))
+        self._at_once = FIRST
+        self._clock = clock
 
     @property
     def url(self) -> str:
@@ -125,14 +129,24 @@ class RemoteStore:
         still_wanted: Callable[[], object],
         left_s: Callable[[], float | None],
     ) -> None:
-        Sending(
+        """On a slow line so many at once may be that none is finished in time: then fewer begin
+        the next try."""
+        window = self._window()
+        sending = Sending(
             self._put_async,
-            self._window(),
+            window,
             patience=self._patience,
             left_s=left_s,
             still_wanted=still_wanted,
             on_sent=on_sent,
-        ).run(pieces)
+            clock=self._clock,
+        )
+        try:
+            sending.run(pieces)
+        except Stalled:
+            self._at_once = max(1, min(FIRST, window.at_once) // 2)
+            raise
+        self._at_once = min(FIRST, window.at_once)
 
     async def _put_async(self, key: str, data: bytes) -> None:
         with mapped(self._url, key, writing=True):

@@ -25,8 +25,6 @@ from spothop.storage.window import Patience, Window
 Put = Callable[[str, bytes], Awaitable[None]]
 TICK_S = 0.1
 """How often it is asked whether the upload is still wanted."""
-SECOND_COPIES = 2
-"""So many at once: where everything is slow, copies would only make it slower."""
 SETTLE_S = 0.1
 
 
@@ -38,6 +36,13 @@ class _Flight:
     began: float
     copied: float
     copies: list[Future[None]] = field(default_factory=list)
+    begun: int = 0
+    """Copies in all, also those that are no more."""
+
+
+class Stalled(StorageUnavailable):
+    """Nothing at all was answered for too long: the store hangs, or the line is too slow for so
+    many at once."""
 
 
 class Sending:
@@ -65,7 +70,7 @@ class Sending:
         self._moved = clock()
 
     def run(self, pieces: Iterator[Piece]) -> None:
-        """Raises what a request raises, what `still_wanted` raises, and `StorageUnavailable` when
+        """Raises what a request raises, what `still_wanted` raises, and `Stalled` when
         nothing is finished for too long. Requests under way are dropped then."""
         _settle_at_exit()
         with _loop_thread() as loop:
@@ -99,6 +104,7 @@ class Sending:
             await self._put(flight.piece.key, flight.piece.data)
 
         flight.copied = self._clock()
+        flight.begun += 1
         flight.copies.append(asyncio.run_coroutine_threadsafe(put(), loop))
 
     def _collect(self) -> None:
@@ -123,22 +129,23 @@ class Sending:
         self._on_sent(flight.piece)
 
     def _send_late_again(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A second copy; where both are late, a new one in place of the older."""
+        """A second copy; where both are late, a new one in place of the younger. The first stays:
+        on a slow line it has come furthest. And each waits twice as long as the one before."""
         now, left_s = self._clock(), self._left_s()
         if self._flights and now - self._moved > self._patience.stalled_s:
-            raise StorageUnavailable(
-                f"nothing that was sent was answered for {now - self._moved:.0f} s"
-            )
+            raise Stalled(f"nothing that was sent was answered for {now - self._moved:.0f} s")
         for flight in self._flights:
             late_s = self._window.late_after_s(len(flight.piece.data), self._patience, left_s)
-            second = len(flight.copies) > 1
-            if now - flight.copied < late_s * (2 if second else 1):
+            if now - flight.copied < late_s * 2.0 ** (flight.begun - 1):
                 continue
-            if second:
-                flight.copies.pop(0).cancel()
-            elif sum(len(other.copies) > 1 for other in self._flights) >= SECOND_COPIES:
+            if len(flight.copies) > 1:
+                flight.copies.pop().cancel()
+            elif self._doubled() >= self._window.second_copies():
                 continue
             self._copy(loop, flight)
+
+    def _doubled(self) -> int:
+        return sum(len(flight.copies) > 1 for flight in self._flights)
 
 
 @cache

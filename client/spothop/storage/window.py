@@ -12,7 +12,9 @@ bounded, and one request that hangs does not hold up a save.
 
 Tried, and no good: a time-out for each request instead of a second copy. On a slow line every
 request runs into it, and nothing is ever finished. For the same reason nothing is dropped sooner
-because a notice came: only copies are sent sooner.
+because a notice came: only copies are sent sooner, and while no piece has shown how long one takes
+only one, for a slow line looks like a store that hangs. (Half of 8 MiB was through, and was dropped
+for its own copies: a line that needed 16 of 30 s did not make it.)
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ GROWS = 1.1
 SIBLINGS = 3
 """So many finished pieces tell how long one takes."""
 REMEMBERED = 32
+SECOND_COPIES = 2
+"""So many at once: where everything is slow, copies would only make it slower."""
+LONG_S = 10.0
+"""What takes so long does not wait for a round trip: more at once would not make it faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +50,9 @@ class Patience:
     """As long as its siblings, and it is late."""
     alone_s: float = 60.0
     """Late, where nothing is known of siblings."""
-    stalled_s: float = 120.0
-    """Nothing at all is finished for so long: the store does not answer."""
+    stalled_s: float = 110.0
+    """Nothing at all is finished for so long: the store does not answer, or not to so many at once.
+    Less than the time-out of a request (`opening`), which knows nothing of the others."""
 
     def alone(self, left_s: float | None) -> float:
         """After a notice a quarter of what is left: a second try must still fit."""
@@ -86,7 +93,7 @@ class Window:
             return
         rate = self._round_bytes / max(now - self._round_began, 1e-6)
         if self._growing:
-            if rate > self._best * GROWS:
+            if rate > self._best * GROWS and took_s < LONG_S:
                 self.at_once = min(self.most, 2 * self.at_once)
             else:
                 self._growing = False
@@ -96,6 +103,10 @@ class Window:
     def failed(self) -> None:
         """Fewer, and no growth from here on: the store refuses, or a connection broke."""
         self.at_once, self._growing = max(1, self.at_once // 2), False
+
+    def second_copies(self) -> int:
+        """Pieces that may be under way twice."""
+        return SECOND_COPIES if len(self.paces) >= SIBLINGS else 1
 
     def late_after_s(self, size: int, patience: Patience, left_s: float | None) -> float:
         """Seconds after which a piece of `size` bytes is late."""
