@@ -261,7 +261,8 @@ for step in range(1, {LOG_MB} + 1):
 print("last line", flush=True)
 sp.done()
 """
-        )
+        ),
+        logs={"max": "1GB"},  # no line is dropped
     )
     machine.wait(job, lambda j: (j.step or 0) >= LOG_MB, what="at its last step")
     agents = [p for p, line in machine.processes().items() if "-m spothop_agent --config" in line]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -190,7 +191,7 @@ def test_entries_with_parts_are_of_the_second_format() -> None:
     assert Entry.from_json(parts.to_json()) == parts
     assert list(parts.files[0].objects()) == [("k/000000", 5), ("k/000001", 4)]
     with pytest.raises(ValueError, match="part"):
-        Entry.from_json(parts.to_json().replace('"part": 5', '"part": -5'))
+        Entry.from_json(re.sub(r'"part": ?5', '"part": -5', parts.to_json()))
 
 
 def test_pruning_deletes_parts_and_takes_a_missing_one_for_damage(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def _places(fresh: Path, files: Iterable[FileRecord]) -> dict[str, Path]:
         path = record.path.removesuffix("/")
         parent, _, name = path.rpartition("/")
         if parent not in known:
-            known[parent] = _place(fresh, parent)
+            known[parent] = _place(fresh, path).parent  # an error names the whole path
             known[parent].mkdir(parents=True, exist_ok=True)
         plain = name not in {"", ".", ".."} and "\0" not in name
         places[record.path] = known[parent] / name if plain and parent else _place(fresh, path)
