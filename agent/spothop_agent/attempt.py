@@ -185,7 +185,8 @@ class Attempt:
         )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
-        lasting = (backups.run(), self._tick(), self._stopping.failure())
+        failures = (self._stopping.failure(), backups.resume.failure())
+        lasting = (backups.run(), self._tick(), *failures)
         tasks = [asyncio.create_task(work) for work in lasting]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
         try:

@@ -12,6 +12,9 @@ then renamed away by `backup()`, or half overwritten by the process that died. T
    write into what it gets, and the upload must not see that. A committed one is moved.
 3. A process gets an answer to its question only when the save lies in its place, and the note
    `restored.json` says which one it is and how it looked there (see `spothop.training.resume`).
+4. Beside a process that trains nothing is replaced: it may be writing its next save there, and
+   would hand over what was put in its place. So one that only evaluates finds what lies there, as
+   it would without spothop, and the newest save where nothing does.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from spothop.training.resume import stamp
 from spothop_agent.context import Context
 from spothop_agent.outbox import Entry, Saved
 from spothop_agent.paths import AttemptPaths, write_atomic
-from spothop_agent.tasks import cancel_all
+from spothop_agent.tasks import Background
 
 ANSWERED = 64
 """Questions whose answer the note remembers: as many processes may ask at once."""
@@ -86,7 +89,7 @@ class Resume:
         self._paths = context.paths
         self._look = look
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._note = read_note(self._paths)
         self._kept_bytes = 0
         self._written = True
@@ -155,19 +158,19 @@ class Resume:
 
     async def cancel(self) -> None:
         """This agent ends: the next one hears the questions again."""
-        await cancel_all([*self._tasks])
+        await self._tasks.cancel()
 
     # --- a process asks -------------------------------------------------------------------------
 
-    def ask(self, token: str) -> None:
+    def ask(self, token: str, beside: bool) -> None:
         """Answer in the background; the same question twice is answered once. `token` begins with
-        the process id. Raises ValueError where it does not."""
+        the process id. `beside`: another process trains. Raises ValueError for another token."""
         asker = int(token.partition("-")[0])
         if token in self._note.answered:
             return
-        self._spawn(self._answer(token, asker))
+        self._spawn(self._answer(token, asker, beside))
 
-    async def _answer(self, token: str, asker: int) -> None:
+    async def _answer(self, token: str, asker: int, beside: bool) -> None:
         async with self._lock:
             if token in self._note.answered:
                 return
@@ -178,7 +181,7 @@ class Resume:
             self._drop_torn(asker)
             error = ""
             try:
-                await self._put_back()
+                await self._put_back(beside)
             except (StorageError, OSError) as failure:
                 error = str(failure)
                 self._context.tell_user(
@@ -192,14 +195,18 @@ class Resume:
         was accepted, and it would lie there for ever."""
         for name in os.listdir(self._paths.outbox):
             pid = name.rpartition("-")[2]
-            if name.startswith(".tmp-") and (int(pid) == asker or not _lives(int(pid))):
+            if not name.startswith(".tmp-") or not pid.isdecimal():
+                continue
+            if int(pid) == asker or not _lives(int(pid)):
                 self._remove(self._paths.outbox / name)
 
-    async def _put_back(self) -> None:
+    async def _put_back(self, beside: bool) -> None:
         while (note := self._note).path is not None:
             place = self._paths.work / note.path
             if note.stamp is None or await self._context.threads.disk(stamp, place) != note.stamp:
-                from_where = await self._get(note, place)
+                from_where = await self._get(note, place, beside)
+                if not from_where:
+                    return
                 note = self._note if self._note.id in (note.id, None) else note
                 if note.path is None:
                     return
@@ -211,26 +218,38 @@ class Resume:
             elif self._note is note:
                 return
 
-    async def _get(self, note: Note, place: Path) -> str:
-        """Put it there; in words where it came from."""
+    async def _get(self, note: Note, place: Path, beside: bool) -> str:
+        """Put it there; in words where it came from, empty where something lies there that must not
+        be replaced."""
         for _ in range(TRIES):
             try:
-                return await self._context.threads.disk(self._local, note, place)
+                return await self._context.threads.disk(self._local, note, place, beside)
+            except FileExistsError:
+                if not beside:
+                    raise
+                return ""
             except FileNotFoundError as error:
                 _log.info("step %d is moved meanwhile: %s", note.step, error)
+        if beside:  # a download takes long, and ends by replacing what lies there
+            raise OSError("this VM has no copy of it any more, and another process trains")
         return await self._fetch()
 
-    def _local(self, note: Note, place: Path) -> str:
-        """In a thread. Raises FileNotFoundError where this VM has it no more, or not there."""
+    def _local(self, note: Note, place: Path, beside: bool) -> str:
+        """In a thread. Raises FileNotFoundError where this VM has it no more, or not there, and
+        FileExistsError where something lies in its place that must not be replaced."""
+        if beside and os.path.lexists(place):
+            raise FileExistsError(place)
         if note.id is None:
             raise FileNotFoundError("restored from the storage")
         waits = self._paths.outbox / note.id / "payload" / note.name
         if os.path.lexists(waits):
-            put(waits, place, copy=True)
+            put(waits, place, copy=True, replace=not beside)
             return "a copy of what is being uploaded"
         kept = self._paths.kept / note.id
-        put(kept / "payload" / note.name, place, copy=False)
-        shutil.rmtree(kept, ignore_errors=True)
+        # Beside one that trains it stays as it is: what lies in place is overwritten soon.
+        put(kept / "payload" / note.name, place, copy=beside, replace=not beside)
+        if not beside:
+            shutil.rmtree(kept, ignore_errors=True)
         return "from this VM"
 
     async def _fetch(self) -> str:
@@ -259,9 +278,11 @@ class Resume:
         return "from the storage"
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
+
+    async def failure(self) -> None:
+        """Never returns; raises what an answer fails with: the process would wait for it."""
+        await self._tasks.failure()
 
     # --- small things ---------------------------------------------------------------------------
 
@@ -295,8 +316,9 @@ class Resume:
         self._spawn(delete())
 
 
-def put(source: Path, place: Path, *, copy: bool) -> None:
-    """Put `source` where `place` is, in one step; what lies there goes. Raises OSError."""
+def put(source: Path, place: Path, *, copy: bool, replace: bool = True) -> None:
+    """Put `source` where `place` is, in one step; what lies there goes, or FileExistsError is
+    raised. Raises OSError."""
     place.parent.mkdir(parents=True, exist_ok=True)
     for left in place.parent.glob(f"{ASIDE}*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -310,6 +332,8 @@ def put(source: Path, place: Path, *, copy: bool) -> None:
             _copy_tree(source, fresh)
         else:
             shutil.copy2(source, fresh)
+        if not replace and os.path.lexists(place):  # looked at last: copying takes long
+            raise FileExistsError(place)
         if os.path.lexists(place) and (place.is_dir() or fresh.is_dir()):
             os.rename(place, aside / "old")
         os.replace(fresh, place)

@@ -20,20 +20,21 @@ _log = logging.getLogger(__name__)
 
 class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
-    question of a process that wants the newest save in its place, `on_restart` when the script
-    was started again inside the attempt, with the moment."""
+    question of a process that wants the newest save in its place and whether another one trains,
+    `on_restart` when the script was started again inside the attempt, with the moment."""
 
     def __init__(
         self,
         context: Context,
         saves: Saves,
         on_backup: Callable[[], object],
-        on_resume: Callable[[str], object],
+        on_resume: Callable[[str, bool], object],
         on_restart: Callable[[float], object] = lambda at: None,
     ) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
+        self._on_resume = on_resume
         self._on_restart = on_restart
         self._processes = dict(context.state.processes)
         self._training = list(context.state.training)
@@ -47,7 +48,7 @@ class Trainer:
             "missed": self._missed,
             "trains": lambda message: None,
             "backup": lambda message: self._on_backup(),
-            "resume": lambda message: on_resume(str(message["token"])),
+            "resume": self._resume,
             "done": lambda message: self._context.note(f"done at step {message['step']}"),
         }
         saves.ranks = set(self._training)
@@ -167,6 +168,11 @@ class Trainer:
         )
         if again is not None:
             self.ask(again)
+
+    def _resume(self, message: dict[str, Any]) -> None:
+        self.refresh()
+        others = [pid for pid in self._training if pid != int(message["pid"])]
+        self._on_resume(str(message["token"]), bool(others))
 
     # --- out ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from fakes.virtual_time import play, until
 from spothop.storage.errors import StorageDenied
 from spothop.training import resume
 from spothop_agent.checkpoint_store import Restore
+from spothop_agent.resume import put
 
 
 def note(run: AttemptHarness) -> dict[str, Any]:
@@ -23,11 +24,11 @@ def note(run: AttemptHarness) -> dict[str, Any]:
     return found
 
 
-async def answer(run: AttemptHarness, name: str) -> dict[str, Any]:
+async def answer(run: AttemptHarness, name: str, pid: int = PID) -> dict[str, Any]:
     """As `latest_checkpoint()` of a process that was started again."""
-    token = f"{PID}-{name}"
-    run.process.say("hello", v=1)
-    run.process.say("resume", token=token)
+    token = f"{pid}-{name}"
+    run.process.say("hello", v=1, pid=pid)
+    run.process.say("resume", token=token, pid=pid)
     await until(lambda: run.context.paths.restored.exists() and token in note(run)["answered"])
     return note(run)
 
@@ -57,6 +58,68 @@ def test_a_committed_save_is_kept_and_moved_back(tmp_path: Path) -> None:
         await run.over()
 
     play(scenario)
+
+
+def test_beside_one_that_trains_nothing_is_replaced(tmp_path: Path) -> None:
+    """A script that evaluates the newest save asks as well, while training writes the next one."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.process.hand_over(10)
+        await until(lambda: run.store.steps == [10] and not any_waiting(run))
+        place = run.context.paths.work / "c"
+        place.write_text("half of the save after it")
+        found = await answer(run, "a", pid=PID + 1)
+        assert (found["path"], found["step"], found["error"]) == ("c", 10, "")
+        assert place.read_text() == "half of the save after it"
+        place.unlink()
+        await answer(run, "b", pid=PID + 1)
+        assert place.read_text() == "data"  # where nothing lies, as without spothop
+        place.write_text("the save after it")
+        await answer(run, "c", pid=PID + 1)
+        assert place.read_text() == "the save after it"
+        run.process.hand_over(20)
+        await until(lambda: run.store.steps == [10, 20] and not any_waiting(run))
+        run.process.gone(PID)
+        await answer(run, "d", pid=PID + 1)  # nobody trains any more
+        assert place.read_text() == "data"
+        await run.over()
+
+    play(scenario)
+
+
+def test_an_answer_that_fails_ends_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next one hears the question again: nobody waits an hour for an answer."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+
+        def fails(*arguments: object, **options: object) -> None:
+            raise RuntimeError("ours")
+
+        monkeypatch.setattr("spothop_agent.resume._lives", fails)
+        (run.context.paths.outbox / ".tmp-notes").mkdir()  # somebody else's
+        await answer(run, "a")
+        (run.context.paths.outbox / ".tmp-1-99").mkdir()
+        run.process.say("resume", token=f"{PID}-b")
+        with pytest.raises(RuntimeError, match="ours"):
+            await run.over(None)
+
+    play(scenario)
+
+
+def test_what_is_written_while_it_is_copied_is_not_replaced(tmp_path: Path) -> None:
+    source, place = tmp_path / "source", tmp_path / "place"
+    source.write_text("old")
+    place.write_text("new")
+    with pytest.raises(FileExistsError):
+        put(source, place, copy=True, replace=False)
+    assert (place.read_text(), sorted(p.name for p in tmp_path.iterdir())) == (
+        "new",
+        ["place", "source"],
+    )
 
 
 def any_waiting(run: AttemptHarness) -> bool:

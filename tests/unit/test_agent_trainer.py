@@ -31,8 +31,7 @@ class Ears:
         policy = self.run.context.assignment.policy
         self.saves = Saves(params=policy, attempt=1, started=self.run.context.now())
         self.bells = 0
-        self.asked: list[str] = []
-        self.trainer = Trainer(self.run.context, self.saves, self._ring, self.asked.append)
+        self.trainer = Trainer(self.run.context, self.saves, self._ring, lambda token, beside: None)
 
     def _ring(self) -> None:
         self.bells += 1
@@ -114,7 +113,7 @@ def test_every_message_introduces_its_sender(tmp_path: Path) -> None:
         assert [m["pid"] for m in ears.heard(78)] == [78]
         assert ears.run.on_disk().processes == {78: 1}
         assert ears.saves.ranks == {78}
-        later = Trainer(ears.run.context, ears.saves, lambda: None, lambda token: None)
+        later = Trainer(ears.run.context, ears.saves, lambda: None, lambda *asked: None)
         assert later.known
         later.pipes.close()
         await ears.close()

@@ -97,7 +97,6 @@ def latest_checkpoint() -> Path | None:
     inside the attempt (`os.execv`, torchrun's or accelerate's own restart) it is the newest save
     that was handed over, whether it is uploaded or not; it waits until the agent has put it back.
     Where each process saved a shard, each gets the path of its own.
-    Where each process saved a shard, each gets the path of its own.
 
     Raises RuntimeError when the agent's note cannot be read or the save cannot be put back.
     """
