@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -248,3 +249,11 @@ def test_a_lease_that_is_over_can_be_taken_and_the_first_holder_finds_out(db: Da
         leases.break_all(session)
     with db.begin() as session:
         leases.take(session, "j1", token="c", ttl=ttl, now=NOW)
+
+
+def test_an_error_of_the_database_shows_no_value(db: Database) -> None:
+    """It goes to the log with its statement, and a job's spec holds the secrets of its storage."""
+    spec = {"checkpoint": {"storage": {"options": {"secret_access_key": "very-secret-value"}}}}
+    with pytest.raises(sa.exc.IntegrityError) as raised, db.begin() as session:
+        session.execute(sa.insert(Job).values(id="j1", spec=spec))
+    assert "very-secret-value" not in "".join(traceback.format_exception(raised.value))

@@ -36,7 +36,8 @@ class Database:
         """Nobody else runs a master on this database."""
         if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        self.engine = sa.create_engine(parsed)
+        # A failed statement is logged; its values hold what users keep secret.
+        self.engine = sa.create_engine(parsed, hide_parameters=True)
         self._writes = self.engine
         self._lock = threading.Lock()
         self._turn: AbstractContextManager[Any] = nullcontext()
