@@ -42,6 +42,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SIZE = re.compile(r"([0-9]{1,9})(KB|MB|GB)", re.ASCII)
 _UNIT_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+_ACCEPTED: dict[str, Any] = {"accepted": True}
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
@@ -155,13 +156,19 @@ def _url(text: str) -> str:
     return text
 
 
-def _no_secret_in(url: str) -> str:
+def _no_secret_in(url: str, info: ValidationInfo) -> str:
     """A URL is shown everywhere, so that nothing secret may stand in it."""
+    if info.context is _ACCEPTED:
+        return url
     parts = urlsplit(url)
     if parts.password:
-        raise _refuse("holds a password", "write {url: ..., options: {...}}; options stay secret")
-    if parts.scheme == "https" and parts.query:
-        raise _refuse("holds a query", "write a signature as options: {sas_key: ...}")
+        hint = "credentials go into checkpoint.storage.options, which stay secret"
+        raise _refuse("holds a password", hint)
+    if parts.scheme in {"http", "https"} and parts.username is not None:
+        raise _refuse("holds a user name", "leave it out; it would be shown with the job")
+    if parts.scheme != "file" and parts.query:
+        hint = "leave it out; a signature goes into checkpoint.storage.options, as sas_key"
+        raise _refuse("holds a query", hint)
     return url
 
 
@@ -199,23 +206,19 @@ def _shown_option(name: str, value: object) -> str:
     return storageoptions.shown(meant, value) if isinstance(value, str) else storageoptions.MASK
 
 
-def _storage(value: object) -> object:
+def _storage(value: object, info: ValidationInfo) -> object:
     """A plain URL is one without options; what is wrong with it is told of the key itself."""
-    return {"url": _plain_url(value)} if isinstance(value, str) else value
+    return {"url": _no_secret_in(_url(_text(value)), info)} if isinstance(value, str) else value
 
 
-def _plain_url(text: str) -> str:
-    return _no_secret_in(_url(_text(text)))
-
-
-def _source(text: str) -> str:
+def _source(text: str, info: ValidationInfo) -> str:
     if text.startswith("job:") and not text.startswith("job://"):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", text[len("job:") :]):
             raise _refuse("names no job", "write job: and the job's id, such as job:mnist-3f2a")
         return text
     if not _URL.fullmatch(text):
         raise _refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
-    return _url(text)
+    return _no_secret_in(_url(text), info)
 
 
 def inside(text: str) -> str:
@@ -239,7 +242,7 @@ Size = Annotated[
 ]
 Text = Annotated[str, AfterValidator(_text)]
 Script = Annotated[Text, AfterValidator(_script)]
-StorageUrl = Annotated[Text, AfterValidator(_url)]
+StorageUrl = Annotated[Text, AfterValidator(_url), AfterValidator(_no_secret_in)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_text)]
 DataFolder = Annotated[Text, AfterValidator(inside)]
@@ -255,9 +258,7 @@ class Section(BaseModel):
 class StorageSection(Section):
     """A storage whose address or credentials a VM does not have by itself."""
 
-    url: Annotated[StorageUrl, AfterValidator(_no_secret_in)] = Field(
-        examples=["s3://bucket/path"], description="where checkpoints go"
-    )
+    url: StorageUrl = Field(examples=["s3://bucket/path"], description="where checkpoints go")
     options: dict[str, str] = Field(
         default_factory=dict, description="options of obstore, such as endpoint; secrets stay so"
     )
@@ -405,6 +406,12 @@ class JobSpec(Section):
     def as_mapping(self) -> dict[str, Any]:
         """The JSON form that `parse` reads back to an equal spec."""
         return self.model_dump(mode="json")
+
+    @classmethod
+    def of_accepted(cls, mapping: Mapping[str, Any]) -> JobSpec:
+        """A job that was accepted, perhaps by an earlier version, goes on: what may not stand in a
+        URL any more is a reason to refuse a new job, not to leave the VMs of this one alone."""
+        return cls.model_validate(mapping, context=_ACCEPTED)
 
 
 SECTIONS: Mapping[str, type[Section]] = {

@@ -78,7 +78,8 @@ _OF_HOST = {
 _OPTIONS = {"S3": S3 | CLIENT, "GCS": GCS | CLIENT, "Azure": AZURE | CLIENT, "HTTP": CLIENT}
 
 _LOOKS_SECRET = re.compile(r"key|secret|token|passw|sas|credential|signature", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]*(?=@)|(?<=[?&]sig=)[^&\s]+")
+_USER = re.compile(r"(?<=://)[^/'\"\n]{1,256}:[^/'\"\n]{0,256}(?=@)|(?<=[?&]sig=)[^&\s]+")
+"""Up to the last `@` before a slash: whoever forgets to encode a password may have one in it."""
 _QUERY = re.compile(r"(?<=\?)[^\s)\"'\]]+")
 _SHORTEST = 8
 """Characters of a secret that is looked for in texts: a shorter one would be found everywhere. No
@@ -152,13 +153,18 @@ def without_password(url: str) -> str:
 
 
 def masked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A valid job file as users may see it."""
-    checkpoint = spec.get("checkpoint") or {}
+    """A valid job file as users may see it; also one that an earlier version has accepted."""
+    checkpoint = dict(spec.get("checkpoint") or {})
     storage = checkpoint.get("storage")
-    if not isinstance(storage, Mapping):
-        return dict(spec)
-    storage = {**storage, "options": masked(storage.get("options") or {})}
-    return {**spec, "checkpoint": {**checkpoint, "storage": storage}}
+    if isinstance(storage, Mapping):
+        url, options = without_password(storage["url"]), masked(storage.get("options") or {})
+        checkpoint["storage"] = {**storage, "url": url, "options": options}
+    elif storage:
+        checkpoint["storage"] = without_password(storage)
+    if source := checkpoint.get("init_from"):
+        checkpoint["init_from"] = without_password(source)
+    data = {folder: without_password(url) for folder, url in (spec.get("data") or {}).items()}
+    return {**spec, **({"checkpoint": checkpoint} if checkpoint else {}), "data": data}
 
 
 def masked_values(value: Any, *, levels: int = 4, items: int = 8) -> Any:
@@ -169,13 +175,18 @@ def masked_values(value: Any, *, levels: int = 4, items: int = 8) -> Any:
     to more than fits any memory.
     """
     if not isinstance(value, (Mapping, list, tuple)):
-        return without_password(value) if isinstance(value, str) else value
+        return _without_secrets(value) if isinstance(value, str) else value
     if levels == 0:
         return MASK
     inner = partial(_masked_item, levels=levels - 1, items=items)
     if isinstance(value, Mapping):
         return {key: inner(str(key), item) for key, item in islice(value.items(), items)}
     return [inner("", item) for item in islice(value, items)]
+
+
+def _without_secrets(text: str) -> str:
+    url = "://" in text[:20]
+    return _QUERY.sub(MASK, without_password(text)) if url else without_password(text)
 
 
 def _masked_item(key: str, item: Any, *, levels: int, items: int) -> Any:

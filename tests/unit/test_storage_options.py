@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,37 @@ def test_no_problem_shows_a_secret(storage: object) -> None:
             parse(whole)
         assert SECRET not in str(caught.value)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://key:SECRET@bucket/x",
+        "s3://key:SEC@RET@bucket/x",
+        "s3://key:SECRET word@bucket/x",
+        "s3://bucket/x?secret_access_key=SECRET",
+        "az://account/c?sv=1&sig=SECRET",
+        "http://host/c?sig=SECRET",
+        "https://account.blob.core.windows.net/c?se=1&sig=SECRET",
+    ],
+)
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda url: {"checkpoint": {"storage": url}},
+        lambda url: {"checkpoint": {"storage": {"url": url}}},
+        lambda url: {"checkpoint": {"init_from": url}},
+        lambda url: {"data": {"train": url}},
+    ],
+)
+def test_no_url_with_a_secret_is_taken_or_shown(
+    url: str, place: Callable[[str], dict[str, Any]]
+) -> None:
+    """A URL is shown with its job, wherever in the job file it stands."""
+    with pytest.raises(JobFileError) as raised:
+        parse({"name": "a", "run": "x", **place(url)})
+    assert "SEC" not in str(raised.value)
+    assert "RET" not in str(raised.value)
 
 
 def test_aliases_that_expand_to_gigabytes_cost_nothing(tmp_path: Path) -> None:

@@ -60,7 +60,11 @@ class StorageSpec(Strict):
 
     def masked(self) -> StorageSpec:
         """As users may see it."""
-        return self.model_copy(update={"options": storageoptions.masked(self.options)})
+        url, options = (
+            storageoptions.without_password(self.url),
+            storageoptions.masked(self.options),
+        )
+        return self.model_copy(update={"url": url, "options": options})
 
     def without_masked(self) -> StorageSpec:
         """Of a masked one what can be used: the address, without the credentials."""

@@ -185,7 +185,7 @@ def _storage(job: Job, default: str) -> StorageSpec:
     jobs would cost more than the query."""
     storage = (job.spec.get("checkpoint") or {}).get("storage") or default
     if isinstance(storage, str):
-        return StorageSpec(url=storage)
+        return StorageSpec(url=storageoptions.without_password(storage))
     return StorageSpec.model_validate(storage).masked()
 
 

@@ -111,7 +111,7 @@ def wait(session: Session, job: Job, *, until: datetime, reason: str, now: datet
 
 
 def spec_of(job: Job) -> JobSpec:
-    return JobSpec.model_validate(job.spec)
+    return JobSpec.of_accepted(job.spec)
 
 
 def requirements_of(spec: JobSpec) -> Requirements:
