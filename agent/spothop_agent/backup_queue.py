@@ -50,7 +50,7 @@ class BackupQueue:
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._deleting = context.errands()
         for leftover in outbox.leftovers(context.paths.outbox):
             self._delete(leftover)
         self.resume = Resume(context, self.look)
@@ -92,7 +92,7 @@ class BackupQueue:
                 self._measuring = asyncio.create_task(self._measure(name))
                 return False
             found = outbox.read(folder, name)
-            if found is None:
+            if found is None or _is_part(found):
                 readable = False
             else:
                 self._take(found)
@@ -103,7 +103,7 @@ class BackupQueue:
         """A tree may have 100,000 files. Those behind it wait, so that the order stays."""
         folder = self._context.paths.outbox
         found = await self._context.threads.disk(outbox.read, folder, name)
-        if found is not None and name not in self.entries:
+        if found is not None and not _is_part(found) and name not in self.entries:
             self._take(found)
             self._measuring = None
             self.look()
@@ -219,6 +219,9 @@ class BackupQueue:
         async def delete() -> None:
             await self._context.threads.disk(shutil.rmtree, tree, ignore_errors=True)
 
-        task = asyncio.create_task(delete())
-        self._deleting.add(task)
-        task.add_done_callback(self._deleting.discard)
+        self._deleting.start("backups that are done with could not be deleted", delete())
+
+
+def _is_part(found: Entry | Torn) -> bool:
+    """A shard that could not be read when `Shards` looked, and can be now: it is no whole save."""
+    return isinstance(found, Entry) and found.meta.part is not None

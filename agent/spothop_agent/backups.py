@@ -30,6 +30,7 @@ from spothop_agent.notice_states import NoticeEvent
 from spothop_agent.outbox import Entry, Saved
 from spothop_agent.refusals import Refusals
 from spothop_agent.resume import Resume
+from spothop_agent.retry import in_words
 from spothop_agent.saves import Saves
 from spothop_agent.state import NoticeSeen
 from spothop_agent.tasks import cancel_all
@@ -74,6 +75,7 @@ class Backups:
         self._queue = BackupQueue(context, saves, self._transfer, on_covered=on_covered)
         self._refusals = Refusals(context)
         self._draining = Draining(context, self._queue, self._transfer, self._refusals)
+        self._errands = context.errands()
         self._pruning: asyncio.Task[None] | None = None
 
     @property
@@ -175,9 +177,9 @@ class Backups:
             self._queue.passed.add(entry.id)
         except Fenced as fenced:
             self._fenced(fenced.by)
-        except (StorageError, OSError) as error:
+        except Exception as error:  # trying again is over, whatever it is
             self._queue.give_up(
-                f"the save of step {entry.meta.step} could not be backed up: {error}"
+                f"the save of step {entry.meta.step} could not be backed up: {in_words(error)}"
             )
             self._queue.forget(entry)
         else:  # a failure of ours from here on ends the agent, and the next one finds the commit
@@ -189,7 +191,12 @@ class Backups:
     async def _until_committed(self, entry: Entry, abort: Abort) -> ChainEntry:
         """As long as trying again can help, and at a slow pace longer than that: the payload is the
         only copy (I12). Raises what is wrong with the payload itself, Fenced, Superseded, and
-        PassedOver where others wait that the store may take."""
+        PassedOver where others wait that the store may take.
+
+        An error of no known class is tried again slowly too. An agent that ended for it would be
+        started again and meet the same payload, for ever, and nothing else would be backed up."""
+        from spothop.checkpoints import Fenced
+
         failures = 0
 
         async def once() -> ChainEntry:
@@ -207,10 +214,10 @@ class Backups:
         while True:
             try:
                 return await self._context.retrier.repeat(once)
-            except (SourceChanged, UnsafePath):
+            except (SourceChanged, UnsafePath, Fenced, Superseded, PassedOver):
                 raise
-            except (StorageError, OSError) as error:
-                if self._refusals.is_final(error):
+            except Exception as error:
+                if self._refusals.is_final(error, of=entry.id):
                     raise
             self._refusals.count += 1
             if len(self._queue.entries) > 1:
@@ -298,7 +305,8 @@ class Backups:
         if self._context.state.notice is not None:
             return
         if self._pruning is None or self._pruning.done():
-            self._pruning = asyncio.create_task(self._prune_once())
+            what = "old checkpoints could not be deleted"
+            self._pruning = self._errands.start(what, self._prune_once())
 
     async def _prune_once(self) -> None:
         """A failure is left to the next commit: nothing depends on the deletion."""

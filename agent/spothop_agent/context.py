@@ -15,6 +15,7 @@ from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.retry import StorageRetrier
 from spothop_agent.spool import Spool
 from spothop_agent.state import State, StateFile
+from spothop_agent.tasks import Errands
 from spothop_agent.threads import Threads
 
 
@@ -63,6 +64,10 @@ class Context:
         """To the user: into the job's events and into the log."""
         self.report(MessageReport.model_validate({"level": level, "text": text}))
         self.note(text)
+
+    def errands(self) -> Errands:
+        """For work that nothing depends on."""
+        return Errands(lambda text: self.tell_user(text, level="warning"))
 
     def note(self, text: str) -> None:
         """Into the job's log only."""

@@ -121,7 +121,11 @@ def names(outbox: Path) -> list[str]:
 
 def is_tree(outbox: Path, name: str) -> bool:
     """Whether `read` walks through many files: not in the event loop then."""
-    return any(entry.is_dir() for entry in _scan(outbox / name / "payload"))
+    try:
+        with os.scandir(outbox / name / "payload") as entries:
+            return any(entry.is_dir() for entry in entries)
+    except OSError:  # `read` says what is wrong with it
+        return False
 
 
 def read(outbox: Path, name: str) -> Entry | Torn | None:
@@ -131,7 +135,7 @@ def read(outbox: Path, name: str) -> Entry | Torn | None:
     try:
         meta = Meta.model_validate_json((folder / "meta.json").read_bytes())
         payload = folder / "payload" / meta.name
-        if Path(meta.name).name != meta.name or payload.is_dir() != meta.is_dir:
+        if Path(meta.name).name != meta.name or _is_dir(payload) != meta.is_dir:
             raise ValueError(f"payload/{meta.name} is not what meta.json says")
         return Entry(folder, meta, _size(payload))
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -145,13 +149,6 @@ def read(outbox: Path, name: str) -> Entry | Torn | None:
 def leftovers(outbox: Path) -> list[Path]:
     """What an earlier agent was about to delete."""
     return [Path(e.path) for e in os.scandir(outbox) if e.name.startswith(GONE)]
-
-
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(folder))
-    except OSError:  # `read` says what is wrong with it
-        return []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,8 +235,14 @@ def to_evict(queue: list[Entry], *, free: int) -> Entry | None:
     return None
 
 
+def _is_dir(path: Path) -> bool:
+    """Raises OSError. `Path.is_dir` is False for an input error too, from Python 3.14 on: a save
+    that cannot be read now would count as torn."""
+    return stat.S_ISDIR(os.stat(path).st_mode)
+
+
 def _size(path: Path) -> int:
-    if not path.is_dir():
+    if not _is_dir(path):
         return path.stat().st_size
     size = 0
     for folder, _, files in os.walk(path, onerror=_raise):

@@ -7,14 +7,20 @@ the last word, because a VM that only waits costs money for ever.
 
 from __future__ import annotations
 
+import logging
+
 from spothop.storage.errors import SourceUnreadable, StorageError
 from spothop_agent.context import Context
+from spothop_agent.retry import in_words
 
 FINAL_AFTER_S = 300.0
 """A store that refuses for so long after the process has ended has the last word: the save is
 given up, and the job is no success. While the process trains, no refusal gives a save up."""
 REMIND_EVERY_S = 600.0
 """A refusal that lasts is told again."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Refusals:
@@ -24,6 +30,7 @@ class Refusals:
         self._context = context
         self._since: float | None = None
         self._reminded_at = 0.0
+        self._told: set[str] = set()  # ids of saves
         self.count = 0
         """In a row."""
         self.trouble = ""
@@ -35,22 +42,34 @@ class Refusals:
         """A save was committed."""
         self._since, self.count, self.trouble = None, 0, ""
 
-    def is_final(self, error: StorageError | OSError) -> bool:
-        """Whether to give up now; tells the user what the store or the disk says, first and then
-        from time to time."""
-        now = self._context.now()
+    def is_final(self, error: Exception, *, of: str) -> bool:
+        """Whether to give up the save `of` this id now; tells the user what the store or the disk
+        says, first and then from time to time. Others may be committed between."""
+        now, text = self._context.now(), in_words(error)
+        self.trouble = text
+        if not isinstance(error, (StorageError, OSError)):
+            _log.error("backup %s", of, exc_info=error)
         if self._since is None:
-            self._since, self._reminded_at = now, -REMIND_EVERY_S
+            self._since = now
+            if of not in self._told:
+                self._reminded_at = -REMIND_EVERY_S
         over_at = self.draining_at
         if over_at is not None and now - max(self._since, over_at) >= FINAL_AFTER_S:
             return True
         if now - self._reminded_at >= REMIND_EVERY_S:
             self._reminded_at = now
-            own = isinstance(error, (SourceUnreadable, OSError))
-            what = "a save cannot be read" if own else "the storage refuses this job's saves"
+            self._told.add(of)
             self._context.tell_user(
-                f"{what}: {error}; it is kept on this VM and tried again, but a preemption now"
-                " would lose it",
+                f"{_what(error)}: {text}; it is kept on this VM and tried again, but a preemption"
+                " now would lose it",
                 level="error",
             )
         return False
+
+
+def _what(error: Exception) -> str:
+    if isinstance(error, (SourceUnreadable, OSError)):
+        return "a save cannot be read"
+    if isinstance(error, StorageError):
+        return "the storage refuses this job's saves"
+    return "a save cannot be backed up"

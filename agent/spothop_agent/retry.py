@@ -32,6 +32,14 @@ def retryable(error: BaseException) -> bool:
     return isinstance(error, StorageError) and error.retryable
 
 
+def in_words(error: BaseException) -> str:
+    """For people. What is neither of the store nor of the system is a fault of ours: its class says
+    more than its text."""
+    if isinstance(error, (StorageError, OSError)):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error}"
+
+
 class StorageRetrier:
     """Runs blocking storage calls; pauses are jittered and capped, and end early in a hurry.
 

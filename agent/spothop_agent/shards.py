@@ -70,8 +70,13 @@ class Shards:
             return None
         if meta.part is None:
             return None
-        if not os.path.lexists(self._outbox / name / "payload" / meta.name):  # was joined
+        try:
+            os.lstat(self._outbox / name / "payload" / meta.name)
+        except (FileNotFoundError, NotADirectoryError):  # was joined
             self._hide(name)
+            return None
+        except OSError as error:  # it may be there: looked at again
+            _log.warning("shard %s cannot be read now: %s", name, error)
             return None
         return meta
 

@@ -1,16 +1,20 @@
 """Runs several tasks of which one ends the group, and any may fail it.
 
 Every task that is started is waited for by somebody: by `first_end`, or through `Background` where
-they come and go. A task whose error nobody sees leaves its work undone, and nobody knows.
+they come and go. A task whose error nobody sees leaves its work undone, and nobody knows. Work
+that nothing depends on must not end the agent: it is an errand (`Errands`), and its error is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 CANCEL_AGAIN_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 async def first_end(ends: set[asyncio.Task[Any]], others: set[asyncio.Task[Any]]) -> None:
@@ -66,6 +70,40 @@ class Background:
         await self._failed.wait()
         assert self._error is not None
         raise self._error
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait."""
+        await cancel_all([*self._tasks])
+
+
+class Errands:
+    """Tasks that nothing depends on. `tell` gets what an unexpected error is about, once for each
+    `what`, because an errand may come again and again; the log has every one."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: set[str] = set()
+
+    def __bool__(self) -> bool:
+        """Whether any is under way."""
+        return bool(self._tasks)
+
+    def start(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """When `work` fails, `what` says in words what it is about."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._done(what, done))
+        return task
+
+    def _done(self, what: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _log.error("%s", what, exc_info=error)
+        if what not in self._told:
+            self._told.add(what)
+            self._tell(f"{what}: unexpected {type(error).__name__}: {error}")
 
     async def cancel(self) -> None:
         """Cancel all, and wait."""

@@ -323,11 +323,16 @@ def test_a_notice_needs_no_master(tmp_path: Path) -> None:
     play(scenario)
 
 
+def a_bug() -> None:
+    raise ZeroDivisionError("a bug")
+
+
 def test_what_ends_the_agent_is_told_in_the_jobs_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         vm = VmHarness(tmp_path)
-        running = await vm.training(vm.agent())
-        vm.stores[0][2].fails["commit"] = [ZeroDivisionError("a bug")]
+        agent = vm.agent()
+        running = await vm.training(agent)
+        agent._chaos.at("after_report", a_bug)
         vm.process().hand_over(1)
         with pytest.raises(ZeroDivisionError):
             await running

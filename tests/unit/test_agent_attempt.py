@@ -494,7 +494,7 @@ def test_a_part_that_fails_ends_the_agent(tmp_path: Path) -> None:
         run = AttemptHarness(tmp_path)
         running = run.start()
         await until(lambda: run.state.phase is Phase.STARTED)
-        run.store.fails["commit"] = [ZeroDivisionError()]
+        run.context.chaos.at("after_report", lambda: 1 // 0)
         run.process.hand_over(1)
         with pytest.raises(ZeroDivisionError):
             await running

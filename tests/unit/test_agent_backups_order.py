@@ -15,6 +15,7 @@ from spothop.checkpoints import Entry, Outline, UnknownCommits
 from spothop.storage.errors import StorageBadUrl, StorageError, StorageUnavailable
 from spothop.wire import CommittedReport, MessageReport, SaveKind
 from spothop_agent.notice_states import NoticeState
+from spothop_agent.refusals import FINAL_AFTER_S, REMIND_EVERY_S
 
 
 @pytest.mark.parametrize("began", [1.0, 0.0])
@@ -189,5 +190,90 @@ def test_an_older_save_is_not_committed_over_one_whose_commit_seemed_to_fail(
         assert room.context.state.given_up == 0
         told = [report.step for report in room.told(CommittedReport)]
         assert told == ([20] if payload == "waits" else [])
+
+    play(scenario)
+
+
+def test_an_error_of_no_known_class_holds_up_that_save_only(tmp_path: Path) -> None:
+    """An agent that ended for it would be started again and meet the same save, for ever."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[10] = [KeyError("odd")] * 4  # type: ignore[list-item]
+        room.put(10, began=1.0)
+        room.put(20, began=2.0)
+        room.put(5, number=30, began=3.0)  # the script went back
+        backups = room.worker()
+        backups.look()
+        work = asyncio.create_task(backups.run())
+        await asyncio.sleep(500.0)
+        assert room.store.steps == [20, 5]
+        assert room.store.uploads[0] == 10
+        assert room.context.state.given_up == 0
+        first, *_ = room.told(MessageReport)
+        assert first.text.startswith(
+            "a save cannot be backed up: unexpected KeyError: 'odd'; it is"
+        )
+        work.cancel()
+        await room.context.link.close()
+
+    play(scenario)
+
+
+def test_an_error_of_no_known_class_is_final_long_after_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[10] = [KeyError("odd")] * 100_000  # type: ignore[list-item]
+        room.put(10)
+        began = room.context.now()
+        await drained(room, room.worker())
+        assert room.context.state.given_up == 1
+        assert room.context.now() - began < 2 * FINAL_AFTER_S
+        assert len(room.store.uploads) < 30
+        *_, last = room.told(MessageReport)
+        assert last.text == (
+            "the save of step 10 could not be backed up: unexpected KeyError: 'odd'"
+        )
+
+    play(scenario)
+
+
+def test_a_save_that_is_refused_while_others_pass_is_told_at_a_slow_pace(tmp_path: Path) -> None:
+    """Each commit of another one is no reason to tell it again."""
+
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        room.store.fail[1] = [StorageBadUrl("key too long")] * 100_000
+        room.put(1, began=900.0)
+        backups = room.worker()
+        work = asyncio.create_task(backups.run())
+        since = room.context.now()
+        for number in range(2, 42):
+            # of lower steps, so that none overtakes it
+            room.put(0, number=number, began=899.0)
+            backups.look()
+            await asyncio.sleep(30.0)
+        told = [r for r in room.told(MessageReport) if "key too long" in r.text]
+        assert 1 <= len(told) <= (room.context.now() - since) / REMIND_EVERY_S + 1
+        work.cancel()
+        await room.context.link.close()
+
+    play(scenario)
+
+
+def test_a_pruning_that_fails_oddly_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+
+        def odd() -> None:
+            raise KeyError("odd")
+
+        room.store.prune = odd  # type: ignore[method-assign]
+        for step in (10, 20):
+            room.put(step)
+        await drained(room, room.worker())
+        assert room.store.steps == [10, 20]
+        (message,) = room.told(MessageReport)
+        assert message.text == ("old checkpoints could not be deleted: unexpected KeyError: 'odd'")
 
     play(scenario)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -228,6 +230,25 @@ def test_a_backup_that_cannot_be_read_now_is_not_torn(
         patched.setattr(Path, "read_bytes", no_handle)
         assert outbox.read(tmp_path, "1-1") is None
     assert isinstance(outbox.read(tmp_path, "1-1"), Entry)
+
+
+def test_an_input_error_is_no_damage_on_any_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 3.14 on `Path.is_dir` says False for it."""
+    put(tmp_path, "1-1", is_dir=True)
+    real = os.stat
+
+    def broken(path: Any, **how: Any) -> os.stat_result:
+        if Path(path).parent.name == "payload":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", broken)
+        patched.setattr(Path, "is_dir", lambda path: False)
+        assert outbox.read(tmp_path, "1-1") is None
+    assert outbox.names(tmp_path) == ["1-1"]
 
 
 def saved(id_: str, step: int, began: float | None = None) -> Saved:

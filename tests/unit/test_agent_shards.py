@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes.attempt_harness import AttemptHarness
+from fakes.backup_room import Room
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
 from spothop.wire import MessageReport
@@ -145,3 +148,45 @@ def test_an_agent_that_died_between_two_moves_is_followed_by_one_that_goes_on(
         "1/c",
     ]
     assert names(tmp_path) == [entry.id]
+
+
+@pytest.mark.parametrize("what", ["meta.json", "payload/c"])
+def test_a_shard_that_cannot_be_read_now_is_not_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    broken: list[Path] = []
+    lstat, read_bytes = os.lstat, Path.read_bytes
+
+    def check(path: Any) -> None:
+        if Path(path) in broken:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "lstat", lambda path, **how: (check(path), lstat(path, **how))[1])
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (check(path), read_bytes(path))[1])
+    made = Shards(tmp_path)
+    one = part(tmp_path, 1, place=0)
+    broken.append(tmp_path / one / what)
+    assert made.look(names(tmp_path)) == (set(), [])
+    broken.clear()
+    assert made.look(names(tmp_path)) == ({one}, [])
+    two = part(tmp_path, 2, place=1)
+    made.look(names(tmp_path))
+    assert [entry.id for entry in joined(tmp_path)] == [f"{two}s"]
+
+
+def test_a_shard_that_can_be_read_a_moment_later_is_no_whole_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        room = Room(tmp_path)
+        backups = room.worker()
+        one = part(room.context.paths.outbox, 1, place=0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Shards, "look", lambda shards, names: (set(), []))
+            assert not backups.look()
+        assert backups.waiting == 0
+        assert backups.look()
+        assert names(room.context.paths.outbox) == [one]
+        await room.context.link.close()
+
+    play(scenario)

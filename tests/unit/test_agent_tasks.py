@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fakes.virtual_time import play
-from spothop_agent.tasks import Background, cancel_all
+from spothop_agent.tasks import Background, Errands, cancel_all
 
 
 async def fails(after_s: float) -> None:
@@ -56,5 +56,22 @@ def test_a_cancellation_that_a_library_loses_is_repeated() -> None:
         await asyncio.sleep(0.1)
         await asyncio.wait_for(cancel_all([task]), 10.0)
         assert task.cancelled()
+
+    play(scenario)
+
+
+def test_an_errand_that_fails_is_told_once_and_ends_nothing() -> None:
+    async def scenario() -> None:
+        told: list[str] = []
+        errands = Errands(told.append)
+        for after_s in (1.0, 2.0):
+            errands.start("the old ones stay", fails(after_s))
+        assert errands
+        await asyncio.sleep(3.0)
+        assert not errands
+        assert told == ["the old ones stay: unexpected RuntimeError: after 1 s"]
+        errands.start("another", fails(1.0))
+        await errands.cancel()
+        assert len(told) == 1
 
     play(scenario)
