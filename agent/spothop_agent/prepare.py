@@ -15,8 +15,9 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
 
-from spothop.storage.errors import StorageError
+from spothop.storage.errors import StorageDenied, StorageError
 from spothop.training.resume import stamp
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
 from spothop_agent import bundle, process_tree
@@ -27,8 +28,13 @@ from spothop_agent.resume import Note
 from spothop_agent.state import Phase
 
 SETUP_PID = "setup.pid"
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+DENIED_S = 120.0
+"""A store that refuses a job which has had its storage before is believed after so long: roles and
+policies reach all parts of a cloud only after a while."""
 MIN_LOGGED_S = 0.05
 """Parts that take less time are left out of the job's log."""
 
@@ -188,12 +194,32 @@ class Preparation:
         for folder, url in self._context.assignment.data.items():
             target = self._context.paths.work / "data" / folder
             store = self._context.checkpoint_store
-            count = await self._context.retrier.call(store.fetch_data, url, target)
+            count = await self._stored(store.fetch_data, url, target)
             self._context.note(f"data: {count} files from {url} in data/{folder}")
+
+    async def _stored(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The answer of the store, which may be refused for a while where an attempt before us has
+        had it. Raises StorageError."""
+        began, refusals = self._context.now(), 0
+        while True:
+            try:
+                return await self._context.retrier.call(function, *args, **kwargs)
+            except StorageDenied as error:
+                waited_s = self._context.now() - began
+                if not self._context.assignment.resumes or waited_s >= DENIED_S:
+                    raise
+                refusals += 1
+                if refusals == 1:
+                    self._context.tell_user(
+                        f"the storage refuses this VM, which earlier ones of the job could use:"
+                        f" {error}; trying on for {DENIED_S / 60:.0f} min",
+                        level="warning",
+                    )
+            await self._context.retrier.pause_slowly(refusals)
 
     async def _fence(self) -> None:
         self._context.chaos.reach("before_fence")
-        n = await self._context.retrier.call(self._context.checkpoint_store.fence)
+        n = await self._stored(self._context.checkpoint_store.fence)
         self._context.chaos.reach("after_fence")
         self._context.report(FencedInReport(n=n), key="fenced_in", urgent=True)
         self._context.state_file.set(phase=Phase.FENCED, fence_n=n)
@@ -204,7 +230,7 @@ class Preparation:
         fence = self._context.state.fence_n
         assert fence is not None
         work, store = self._context.paths.work, self._context.checkpoint_store
-        found = await self._context.retrier.call(
+        found = await self._stored(
             store.restore,
             work,
             fence=fence,

@@ -6,17 +6,22 @@ before both, because the report says whether they are lost.
 
 from __future__ import annotations
 
+import logging
 import signal
 
-from spothop.storage.errors import StorageError
 from spothop.wire import ExitedReport, FencedReport, PreparationFailedReport
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
 from spothop_agent.prepare import PreparationFailed
 from spothop_agent.process import Exit, TrainingProcess
+from spothop_agent.retry import in_words
 
+OUTPUTS_S = 300.0
+"""A store that refuses the outputs, or a disk that cannot be read, has the last word after that."""
 FLUSH_S = 20.0
 """The log's last part may take this long; what is left goes on after the exit is reported."""
+
+_log = logging.getLogger(__name__)
 
 
 class Reporting:
@@ -57,12 +62,25 @@ class Reporting:
         if self._context.state.fenced_by is not None:
             return ""  # the newer attempt has its own
         outputs, store = self._context.paths.outputs, self._context.checkpoint_store
-        skipped: list[str] = []
-        try:
-            count = await self._context.retrier.call(store.upload_outputs, outputs, skipped.append)
-        except (StorageError, OSError) as error:
-            self._context.tell_user(f"outputs could not be uploaded: {error}", level="error")
-            return str(error)
+        began, tries, retrier = self._context.now(), 0, self._context.retrier
+        while True:
+            skipped: list[str] = []
+            try:
+                count = await retrier.call(store.upload_outputs, outputs, skipped.append)
+                break
+            except Exception as error:  # whatever it is, an agent started again would meet it too
+                text = in_words(error)
+                _log.warning("outputs: %s", text, exc_info=error)
+                if self._context.now() - began >= OUTPUTS_S:
+                    self._context.tell_user(f"outputs could not be uploaded: {text}", level="error")
+                    return text
+            tries += 1
+            if tries == 1:
+                self._context.tell_user(
+                    f"outputs are not uploaded yet: {text}; trying on for {OUTPUTS_S / 60:.0f} min",
+                    level="warning",
+                )
+            await retrier.pause_slowly(tries)
         for text in dict.fromkeys(skipped):
             self._context.tell_user(f"outputs: left out: {text}", level="warning")
         if count:

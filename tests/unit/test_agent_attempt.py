@@ -6,6 +6,7 @@ import asyncio
 import errno
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,12 @@ from fakes.attempt_harness import OK, AttemptHarness
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
 from spothop.checkpoints import Fenced
-from spothop.storage.errors import SourceChanged, StorageDenied, StorageUnavailable
+from spothop.storage.errors import (
+    SourceChanged,
+    SourceUnreadable,
+    StorageDenied,
+    StorageUnavailable,
+)
 from spothop.wire import (
     CommittedReport,
     ExitedReport,
@@ -30,7 +36,9 @@ from spothop.wire import (
     StartedReport,
 )
 from spothop_agent.checkpoint_store import Restore
+from spothop_agent.prepare import DENIED_S
 from spothop_agent.process import Exit
+from spothop_agent.reporting import OUTPUTS_S
 from spothop_agent.state import Phase, State
 from spothop_agent.stopping import STOP_S, STOP_STEPS, TERMINATE_S
 
@@ -118,6 +126,39 @@ def test_a_stop_of_before_the_restart_prepares_nothing(tmp_path: Path) -> None:
         assert [r.message for r in run.reports(ExitedReport)] == [
             "ended before the training process started: cancelled"
         ]
+        await run.context.link.close()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("call", ["fence", "restore", "fetch_data"])
+def test_a_job_that_has_had_its_storage_is_denied_for_a_while_before_it_fails(
+    tmp_path: Path, call: str
+) -> None:
+    """A role or a policy reaches all parts of a cloud only after a while."""
+
+    async def scenario() -> None:
+        more: dict[str, Any] = {"resumes": True, "data": {"x": "file:///data"}}
+        run = AttemptHarness(tmp_path, **more)
+        run.store.fails[call] = [StorageDenied("AccessDenied")] * 4
+        await run.training()
+        (message,) = run.reports(MessageReport)
+        assert message.level == "warning"
+        assert "AccessDenied; trying on for 2 min" in message.text
+        await run.over()
+
+    play(scenario)
+
+
+def test_a_job_that_stays_denied_fails_as_the_users_fault(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path, resumes=True)
+        run.store.fails["fence"] = [StorageDenied("AccessDenied")] * 1000
+        began = run.context.now()
+        await run.start()
+        assert DENIED_S <= run.context.now() - began < 2 * DENIED_S
+        (failed,) = run.reports(PreparationFailedReport)
+        assert (failed.phase, failed.user, failed.message) == ("fence", True, "AccessDenied")
         await run.context.link.close()
 
     play(scenario)
@@ -431,15 +472,43 @@ def test_what_the_process_said_last_is_heard(tmp_path: Path) -> None:
 def test_outputs_that_are_lost_are_told(tmp_path: Path) -> None:
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training()
-        run.store.fails["upload_outputs"] = [StorageDenied("no right to write")]
+        run.store.fails["upload_outputs"] = [StorageDenied("no right to write")] * 1000
+        began = run.context.now()
         await run.over()
+        assert OUTPUTS_S <= run.context.now() - began < 2 * OUTPUTS_S
         (exited,) = run.reports(ExitedReport)
         assert exited.outputs_lost == "no right to write"
-        (message,) = run.reports(MessageReport)
-        assert (message.level, message.text) == (
+        waits, lost = run.reports(MessageReport)
+        assert waits.text == "outputs are not uploaded yet: no right to write; trying on for 5 min"
+        assert (lost.level, lost.text) == (
             "error",
             "outputs could not be uploaded: no right to write",
         )
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageDenied("no right to write"),
+        SourceUnreadable("an input error"),
+        OSError(errno.EMFILE, "Too many open files"),
+        KeyError("odd"),
+    ],
+)
+def test_outputs_are_tried_again_whatever_is_wrong_at_first(
+    tmp_path: Path, error: Exception
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        run.store.fails["upload_outputs"] = [error] * 3
+        await run.over()
+        (exited,) = run.reports(ExitedReport)
+        assert exited.outputs_lost == ""
+        (message,) = run.reports(MessageReport)
+        assert message.level == "warning"
+        assert message.text.startswith("outputs are not uploaded yet: ")
 
     play(scenario)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -13,6 +16,7 @@ from spothop.storage import (
     ObjectMissing,
     ObjectStore,
     RemoteStore,
+    SourceUnreadable,
     StorageUnavailable,
     UnsafePath,
 )
@@ -202,3 +206,22 @@ def test_one_object_with_a_slash_behind_it(tmp_path: Path) -> None:
     make(tmp_path / "data", {"init.pt": b"weights"})
     spec = StorageSpec(url=(tmp_path / "data" / "init.pt").as_uri() + "/")
     assert fetch_tree(spec, tmp_path / "target") == ["init.pt"]
+
+
+def test_outputs_that_cannot_be_looked_at_are_not_taken_for_none(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = make(tmp_path / "a", {"x": b"true"})
+    real = os.stat
+
+    def broken(path: Any, **how: Any) -> os.stat_result:
+        if path == outputs:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", broken)
+        patched.setattr(Path, "is_dir", lambda path: False)
+        with pytest.raises(SourceUnreadable):
+            upload_outputs(store, "j", 1, outputs)
+    assert upload_outputs(store, "j", 1, outputs) == ["x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,7 @@ from spothop.storage import (
     ObjectInfo,
     ObjectMissing,
     ObjectStore,
+    SourceUnreadable,
     StorageError,
     StorageUnavailable,
     open_store,
@@ -41,7 +43,7 @@ def upload_outputs(
     nothing of its successor (I2). No directory means no outputs. Empty directories are not kept.
     Raises like `upload`; with `skipped`, unsafe links are reported to it and the rest is copied.
     """
-    if not directory.is_dir():
+    if not _is_there(directory):
         return []
     sources = [i for i in list_sources(directory, skipped=skipped) if i.file is not None]
     progress = Progress(on_progress, sum(item.size for item in sources))
@@ -52,6 +54,16 @@ def upload_outputs(
 
     for_each(sources, send, lambda item: item.size)
     return [item.path for item in sources]
+
+
+def _is_there(directory: Path) -> bool:
+    """Raises SourceUnreadable: an input error is no answer, and `Path.is_dir` may hide it."""
+    try:
+        return stat.S_ISDIR(os.stat(directory).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise SourceUnreadable(f"{directory} cannot be read: {error}") from error
 
 
 def download_outputs(
