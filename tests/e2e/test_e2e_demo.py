@@ -63,7 +63,7 @@ def hangups() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "preemptions", "noticed"),
     [
-        pytest.param(["--short", "--steps", "300"], 3, 1, id="short"),
+        pytest.param(["--short", "--steps", "200"], 3, 1, id="short"),
         pytest.param([], 6, 3, id="whole", marks=pytest.mark.thorough),
     ],
 )

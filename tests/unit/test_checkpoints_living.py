@@ -19,6 +19,7 @@ from spothop.checkpoints import (
     download_outputs,
     prune,
     restore_from_job,
+    transfer,
     upload,
     upload_outputs,
 )
@@ -141,7 +142,10 @@ def test_no_old_periodic_checkpoint_is_taken_in_place_of_the_newest(
     assert (found.step, found.rejected) == (7, [])
 
 
-def test_one_that_is_never_caught_up_with_is_told(job: LivingJob, tmp_path: Path) -> None:
+def test_one_that_is_never_caught_up_with_is_told(
+    job: LivingJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MAX_LISTINGS", 3)
     job.when("ListObjectsV2", "", times=FOR_EVER)
     with pytest.raises(StorageUnavailable, match="faster than they can be read"):
         restore_from_job(job.s3.spec(), JOB, tmp_path / "to")
