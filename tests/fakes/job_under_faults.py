@@ -377,7 +377,10 @@ class JobUnderFaults:
     def _excused(self) -> str:
         """What the user was told, where it says that saves are lost: a store may have the last word
         when it refuses for long after the end."""
-        texts = [m.text for m in self._reports(MessageReport) if m.level == "error"]
+        messages = self._reports(MessageReport)
+        if odd := [m.text for m in messages if ": unexpected " in m.text]:
+            raise self.broken(f"an error of no known class: {odd}")
+        texts = [m.text for m in messages if m.level == "error"]
         lost = [text for text in texts if "could not be backed up" in text or "given up" in text]
         if lost and self.now() < self.training.ended_at + FINAL_AFTER_S:
             raise self.broken(f"a save was given up, and nothing was final: {lost}")
