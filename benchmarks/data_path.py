@@ -276,7 +276,7 @@ def serve(kind: str, delay_s: str = "0") -> None:
         from moto.server import ThreadedMotoServer
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
-        moto = ThreadedMotoServer(port=0, verbose=False)
+        moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         moto.start()
         host, port = moto.get_host_and_port()
         httpx.put(f"http://{host}:{port}/bench", timeout=30)
