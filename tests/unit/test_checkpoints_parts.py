@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from obstore.store import MemoryStore
 
 from spothop.checkpoints import Chain, Entry, FileRecord, Journal, prune, restore, upload
+from spothop.checkpoints.upload import list_sources
 from spothop.storage import (
     FolderStore,
     NothingRestores,
@@ -114,6 +117,48 @@ def test_a_payload_that_changed_since_is_noticed(source: Path, tmp_path: Path) -
     os.utime(source / "big", ns=(0, status.st_mtime_ns))  # the content tells it, too
     with pytest.raises(SourceChanged, match="big"):
         send(store, source, tmp_path / "journal")
+
+
+def test_a_file_that_grew_since_it_was_listed_is_no_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What of it was sent must not pass for all of it at the next try, when the list is right."""
+    file, store = tmp_path / "a", Breaking()
+    file.write_bytes(b"0123456789")
+    listed = list_sources(file)
+    with file.open("ab") as writer:
+        writer.write(b"and more")
+    module = sys.modules[upload.__module__]
+    monkeypatch.setattr(module, "list_sources", lambda *a, **k: listed)
+    with pytest.raises(SourceChanged, match="changed during its upload"):
+        send(store, file, tmp_path / "journal")
+    assert store.taken == []
+    monkeypatch.undo()
+    [record] = send(store, file, tmp_path / "journal")
+    assert record.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_file_known_from_the_journal_may_not_change_beside_the_others(
+    source: Path, tmp_path: Path
+) -> None:
+    store = Breaking()
+    store.accepts = 1
+    with pytest.raises(StorageUnavailable):
+        send(store, source, tmp_path / "journal")
+    store.accepts = 1 << 30
+    journal = Journal(tmp_path / "journal")
+
+    def write() -> None:
+        if len(store.taken) == 3:
+            (source / "a").write_bytes(b"of another save")
+
+    with pytest.raises(SourceChanged, match="changed during its upload"):
+        upload(
+            *(store, "j", 1, 1, SaveKind.PERIODIC, source),
+            upload_id="x",
+            journal=journal,
+            still_wanted=write,
+        )
 
 
 @pytest.mark.parametrize("tail", [b'{"key": "jo', b"\xff\n", b"[]\n", b'{"key": 1}\n'])

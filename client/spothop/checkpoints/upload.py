@@ -89,13 +89,13 @@ class _Upload:
         self._journal = journal
         self._lock = threading.Lock()
         self._seen: dict[str, Seen] = {}  # by key, of what is under way
-        self._read: list[tuple[Path, int, Seen]] = []
+        self._taken: list[tuple[Path, int, Seen]] = []  # read now, or known from the journal
 
     def send_whole(self, item: Source) -> None:
         """In any thread."""
         key = self._key(item)
         if item.file is not None:
-            seen = Seen.of(_stat(item.file))
+            seen = _seen(item.file, item.size)
             if (sha256 := self._journal.sent(key, seen)) is not None:
                 self.records[item.path] = FileRecord(item.path, item.size, sha256, key)
                 self._progress.add(item.size)
@@ -116,7 +116,8 @@ class _Upload:
 
     def _pieces_of(self, item: Source, file: Path) -> Iterator[Piece]:
         key, part = self._key(item), self._store.part_size(item.size)
-        seen = Seen.of(_stat(file))
+        seen = _seen(file, item.size)
+        self._taken.append((file, item.size, seen))
         record = FileRecord(item.path, item.size, "", key, part=part if item.size > part else 0)
         objects = list(record.objects())
         noted = [self._journal.sent(name, seen) for name, _ in objects]
@@ -137,7 +138,6 @@ class _Upload:
                     self._progress.add(size)
                 else:
                     raise _changed(file, item.size, seen.size)
-        self._read.append((file, item.size, seen))
         self.records[item.path] = replace(record, sha256=digest.hexdigest())
 
     def sent(self, piece: Piece) -> None:
@@ -146,7 +146,7 @@ class _Upload:
 
     def check_unchanged(self) -> None:
         """Whoever writes to a file while it is sent may do so between two others of one save."""
-        for file, size, seen in self._read:
+        for file, size, seen in self._taken:
             _check_unchanged(file, size, seen)
 
     def _key(self, item: Source) -> str:
@@ -187,6 +187,15 @@ def send_file(store: ObjectStore, key: str, item: Source, progress: Progress) ->
     sha256 = store.send(key, item.file, size=item.size, on_bytes=progress.add)
     _check_unchanged(item.file, item.size, before)
     return FileRecord(item.path, item.size, sha256, key)
+
+
+def _seen(file: Path, size: int) -> Seen:
+    """As it is now. Raises `SourceChanged` where it has not the size any more that was listed: what
+    is noted of it in the journal would pass for all of it at the next try."""
+    seen = Seen.of(_stat(file))
+    if seen.size != size:
+        raise _changed(file, size, seen.size)
+    return seen
 
 
 def _check_unchanged(file: Path, size: int, before: Seen) -> None:
