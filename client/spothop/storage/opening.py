@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote
 
 import obstore.store
+from obstore.store import ObjectStore as AnyObstore
 
 from spothop import storageoptions
 from spothop.storage.base import ObjectStore
@@ -27,8 +28,13 @@ _KINDS = "use s3://bucket/path, gs://bucket/path, az://account/container/path or
 # One request carries at most one part; within obstore a few quick retries only, because a VM under
 # notice has seconds: the caller knows its deadline and retries the whole operation (I9).
 _CLIENT = {"timeout": "120s", "connect_timeout": "5s"}
-_S3_SCHEMES = {"s3", "s3a"}
 _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+# Reading, nothing comes for 20 s only where it hangs: obstore asks for the rest then, as long as
+# `retry_timeout` is not over, and no whole restore begins anew. So what is slow and steady may take
+# its time. Not for writing: there nothing comes before all is sent.
+_READER_CLIENT = {"timeout": "600s", "read_timeout": "20s"}
+_READER_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=600)}
+_S3_SCHEMES = {"s3", "s3a"}
 
 
 def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
@@ -41,7 +47,7 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
     scheme = _parse(spec.url).scheme
     if scheme == "file":
         return FolderStore(_folder(spec.url, create=create))
-    client: dict[str, Any] = dict(_CLIENT)
+    client: dict[str, Any] = {}
     options = {}
     for name, value in spec.options.items():
         if name in storageoptions.CLIENT:
@@ -52,12 +58,21 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
         # Over TLS nothing is gained by signing the content, too: the chain holds its SHA-256, and
         # a second one costs 0.9 CPU-seconds per GB.
         options.setdefault("unsigned_payload", "true")
-    arguments: dict[str, Any] = {"client_options": client, "retry_config": _RETRY, **options}
-    if scheme == "memory":
-        arguments = {}
     redact = storageoptions.Redactor(spec.options)
+
+    def opened(defaults: Mapping[str, str], retry: Mapping[str, Any]) -> AnyObstore:
+        arguments: dict[str, Any] = {
+            "client_options": {**defaults, **client},
+            "retry_config": dict(retry),
+            **options,
+        }
+        return obstore.store.from_url(spec.url, **arguments)
+
     try:
-        store = RemoteStore(obstore.store.from_url(spec.url, **arguments), spec.url)
+        if scheme == "memory":
+            return RemoteStore(obstore.store.from_url(spec.url), spec.url)
+        reader = opened({**_CLIENT, **_READER_CLIENT}, _READER_RETRY)
+        store = RemoteStore(opened(_CLIENT, _RETRY), spec.url, reader=reader)
     except Exception as error:  # obstore has no common class for bad options
         why = str(error).strip().splitlines()[0]
     except BaseException as error:

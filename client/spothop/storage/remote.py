@@ -65,19 +65,22 @@ def in_flight(part: int) -> int:
 
 
 class RemoteStore:
-    """An `ObjectStore` over any store of obstore; `url` is what messages show."""
+    """An `ObjectStore` over any store of obstore; `url` is what messages show. `reader` is the same
+    one with the time-outs for reading."""
 
     def __init__(
         self,
         store: AnyObstore,
         url: str,
         *,
+        reader: AnyObstore | None = None,
         part: int = PART,
         patience: Patience | None = None,
         window: Callable[[], Window] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._reader = reader or store
         self._url = url
         self._part = part
         self._patience = patience or Patience()
@@ -112,11 +115,11 @@ class RemoteStore:
 
     def get(self, key: str) -> bytes:
         with mapped(self._url, key):
-            return bytes(obstore.get(self._store, key).bytes())
+            return bytes(obstore.get(self._reader, key).bytes())
 
     def size(self, key: str) -> int:
         with mapped(self._url, key):
-            return obstore.head(self._store, key)["size"]
+            return obstore.head(self._reader, key)["size"]
 
     def part_size(self, size: int) -> int:
         return part_size(size, self._part)
@@ -163,7 +166,7 @@ class RemoteStore:
         part: int = 0,
     ) -> Fetched:
         with file.open("x+b", buffering=0) as target:
-            reading = _Reading(self._store, self._url, target.fileno(), on_bytes)
+            reading = _Reading(self._reader, self._url, target.fileno(), on_bytes)
             if part:
                 found = reading.parts(key, size, part)
             else:
@@ -174,13 +177,13 @@ class RemoteStore:
 
     def scan(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         with mapped(self._url, prefix):
-            for chunk in obstore.list(self._store, prefix or None, offset=after, chunk_size=1000):
+            for chunk in obstore.list(self._reader, prefix or None, offset=after, chunk_size=1000):
                 for meta in chunk:
                     yield ObjectInfo(meta["path"], meta["size"])
 
     def folders(self, prefix: str) -> list[str]:
         with mapped(self._url, prefix):
-            listed = obstore.list_with_delimiter(self._store, prefix or None)
+            listed = obstore.list_with_delimiter(self._reader, prefix or None)
             return sorted(
                 folder.rstrip("/").rpartition("/")[2] for folder in listed["common_prefixes"]
             )
