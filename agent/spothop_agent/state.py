@@ -95,7 +95,8 @@ def _state_of_flags(flags: dict[str, Any]) -> NoticeState:
 class State(BaseModel):
     """The content of state.json."""
 
-    model_config = ConfigDict(frozen=True)
+    # no input in errors: they are logged, and the assignment holds the secrets of its storage
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     vm: str
     session: str

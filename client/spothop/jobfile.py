@@ -25,6 +25,7 @@ from spothop.jobspec import NOT_YET, SECTIONS, JobSpec
 __all__ = ["FieldProblem", "JobFileError", "JobSpec", "json_schema", "load", "parse", "read_yaml"]
 
 MAX_FILE_BYTES = 1_000_000
+_NAMES_A_VALUE = re.compile("found undefined alias|could not determine a constructor for the tag")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +88,11 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        fact = f"{path} is not YAML: {where}{error.problem or error.context}"
-        raise _file_error(fact, "correct that line") from None
+        problem = str(error.problem or error.context)
+        if known := _NAMES_A_VALUE.match(problem):  # it may be a password that begins with * or !
+            fact = f"{path} is not YAML: {where}{known[0]}"
+            raise _file_error(fact, "put a value that begins with * or ! in quotes") from None
+        raise _file_error(f"{path} is not YAML: {where}{problem}", "correct that line") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _file_error(f"{path} is not YAML: {error}", "correct the file") from None
     if not isinstance(content, dict):

@@ -49,6 +49,17 @@ def test_a_state_that_cannot_be_read_is_no_first_start(path: Path) -> None:
         StateFile(path).load()
 
 
+def test_an_unreadable_state_shows_nothing_of_itself(path: Path) -> None:
+    """The error is logged, and the file holds the session and the secrets of the storage."""
+    file = StateFile(path)
+    file.put(state(path))
+    text = path.read_text().replace('"secret"', '["secret"]').replace('"v"', "[]")
+    path.write_text(text)
+    with pytest.raises(ValueError, match="session") as raised:
+        StateFile(path).load()
+    assert "secret" not in str(raised.value)
+
+
 def test_before_the_join_there_is_none(path: Path) -> None:
     file = StateFile(path)
     assert not file.load()

@@ -190,6 +190,21 @@ def test_no_url_with_a_secret_is_taken_or_shown(
     assert "RET" not in str(raised.value)
 
 
+@pytest.mark.parametrize("sign", ["*", "!"])
+def test_a_password_that_yaml_takes_for_something_else_is_not_shown(
+    tmp_path: Path, sign: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    options = f"{{secret_access_key: {sign}{SECRET} }}"
+    file.write_text(
+        f"name: a\nrun: x\ncheckpoint: {{storage: {{url: s3://b, options: {options}}}}}"
+    )
+    with pytest.raises(JobFileError, match="line 3") as raised:
+        read_yaml(file)
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+    assert "quotes" in raised.value.problems[0].hint
+
+
 def test_aliases_that_expand_to_gigabytes_cost_nothing(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
