@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,8 +28,9 @@ class Line:
     """All requests under way share `rate` bytes a second; those of `hanging` begin and never end.
     Each tick of the upload is `TICK_S` of virtual time, the same on any machine."""
 
-    def __init__(self, rate: float, *, hanging: int = 0) -> None:
+    def __init__(self, rate: float, *, hanging: int = 0, breaks_at: float = math.inf) -> None:
         self.now = 0.0
+        self._breaks_at = breaks_at
         self._rate = rate
         self._hanging = hanging
         self._open: dict[asyncio.Future[None], float] = {}
@@ -63,6 +65,9 @@ class Line:
 
     async def _move(self) -> None:
         share = self._rate * TICK_S / max(1, len(self._open))
+        if self.now >= self._breaks_at:
+            self._breaks_at = math.inf
+            next(iter(self._open)).set_exception(StorageUnavailable("connection reset"))
         for answer in self._open:
             self._open[answer] -= share
             if self._open[answer] <= 0 and not answer.done():
@@ -109,6 +114,24 @@ def test_a_slow_line_makes_it_in_the_time_after_a_notice(mib_s: float, count: in
 @pytest.mark.parametrize("hanging", [1, 2])
 def test_requests_that_hang_are_sent_again_in_time(hanging: int) -> None:
     assert arrives(Line(40 * MIB, hanging=hanging), 1, left_s=30) == 1
+
+
+def test_one_that_breaks_does_not_drop_those_beside_it() -> None:
+    """Six share 1 MiB/s for 48 s, and after 40 s one of them breaks: five parts of six stay."""
+    line = Line(1 * MIB, breaks_at=40)
+    sent: list[Piece] = []
+    with pytest.raises(StorageUnavailable, match="reset"):
+        Sending(
+            line.put,
+            Window(48 * MIB),
+            patience=Patience(),
+            left_s=lambda: None,
+            still_wanted=line.tick,
+            on_sent=sent.append,
+            clock=lambda: line.now,
+        ).run(pieces(9))
+    assert [piece.key for piece in sent] == ["k1", "k2", "k3", "k4", "k5"]
+    assert line.now < 50
 
 
 def test_what_takes_long_does_not_get_more_at_once() -> None:
