@@ -456,11 +456,17 @@ class JobUnderFaults:
         await asyncio.wait({supervisor}, timeout=60.0)
 
     def _is_over(self) -> bool:
+        if self._never_began():
+            return True
         kinds = (ExitedReport, PreparationFailedReport)
         return any(self.master.reports(kind) for kind in kinds)
 
+    def _never_began(self) -> bool:
+        """Fenced before there was a process: that report is the last one."""
+        return self.training.pid is None and bool(self.master.reports(FencedReport))
+
     def _at_the_end(self) -> None:
-        if self.master.reports(PreparationFailedReport):
+        if self.master.reports(PreparationFailedReport) or self._never_began():
             return  # nothing was ever saved
         [exited] = self.master.reports(ExitedReport)
         fenced = self.master.reports(FencedReport)

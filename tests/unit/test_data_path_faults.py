@@ -127,3 +127,15 @@ def test_a_commit_whose_answer_was_lost_is_not_overtaken_by_an_older_save() -> N
         ],
         part=100,
     )
+
+
+def test_an_attempt_that_is_shut_out_while_its_fence_is_unclear_ends() -> None:
+    """Its fence is in the chain, each answer about it fails, and a newer attempt takes over."""
+    live(
+        [
+            Event(0.0, Fails("create", Lost())),
+            Event(0.0, Fails("get", Refuse(409, "OperationAborted"), 3)),
+            Event(2.5, TakeOver()),
+        ],
+        part=100,
+    )
