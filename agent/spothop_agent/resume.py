@@ -92,6 +92,7 @@ class Resume:
         self._tasks = Background()
         self._note = read_note(self._paths)
         self._kept_bytes = 0
+        self._told = False
         self._written = True
         for name in self._kept():
             if name != self._note.id:
@@ -105,6 +106,8 @@ class Resume:
         """A save was taken over; if it is the newest, the copy of the one before goes."""
         saved = Saved.of(entry)
         newest = self._note.saved
+        if newest is not None:
+            self._tell_of_two(newest, saved)
         if newest is not None and (saved.id == newest.id or saved.older_than(newest)):
             return
         for name in self._kept():
@@ -120,6 +123,21 @@ class Resume:
             answered=self._note.answered,
         )
         self._set(note)
+
+    def _tell_of_two(self, first: Saved, second: Saved) -> None:
+        """Once, that two processes which train have each handed over a whole save of one step. The
+        training API refuses that where it knows their ranks."""
+        pids = {name.rpartition("-")[2] for name in (first.id, second.id)}
+        training = {str(pid) for pid in self._context.state.training}
+        if self._told or first.step != second.step or len(pids & training) < 2:
+            return
+        self._told = True
+        self._context.tell_user(
+            f"two processes have each handed over a checkpoint of step {first.step}, and a restore"
+            " takes one only: where each saves a part, call backup(..., shard=True) in all of them,"
+            " else save in one of them",
+            level="error",
+        )
 
     def keep(self, entry: Entry) -> bool:
         """It is committed: its payload leaves the outbox, and is kept where it is the newest. False

@@ -101,10 +101,11 @@ class ScriptedProcess:
         *,
         request: str | None = None,
         part: tuple[int, int] | None = None,
+        pid: int = PID,
     ) -> str:
         """Publish a backup in the outbox, as `sp.backup()` does, and ring the bell."""
         self._backups += 1
-        name = f"{self._backups:020d}-{PID}"
+        name = f"{self._backups:020d}-{pid}"
         folder = self._paths.outbox / f".tmp-{name}"
         (folder / "payload").mkdir(parents=True)
         text = "data" if part is None else f"shard {part[0]} of step {step}"

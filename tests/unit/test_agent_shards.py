@@ -66,6 +66,28 @@ def test_two_shards_are_one_checkpoint_and_one_alone_is_none(tmp_path: Path) -> 
     play(scenario)
 
 
+def test_two_whole_saves_of_one_step_are_told_once(tmp_path: Path) -> None:
+    """Of processes whose ranks nobody knows; one by one after a restart they are none."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.process.hand_over(10)
+        run.process.hand_over(10, pid=PID + 1)  # it only saves: a forked child
+        run.process.say("steps", pid=PID + 1, step=9, count=9, step_s=0.1, load_s=0.0)
+        await until(lambda: PID + 1 in run.state.training)
+        for step in (20, 30):
+            run.process.hand_over(step)
+            run.process.hand_over(step, pid=PID + 1)
+        await until(lambda: run.store.steps == [10, 10, 20, 20, 30, 30])
+        assert [text.partition(":")[0] for text in messages(run)] == [
+            "two processes have each handed over a checkpoint of step 20, and a restore takes one"
+            " only"
+        ]
+        await run.over()
+
+    play(scenario)
+
+
 def test_a_script_that_is_started_again_finds_all_shards_and_mixes_none(tmp_path: Path) -> None:
     """One of step 20 was handed over before, the other one comes from the run after it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +48,37 @@ def test_a_backup_says_it_and_a_save_in_the_background_too(tmp_path: Path) -> No
         (None,) * 2,
     ]
     vm.close()
+
+
+def test_two_whole_saves_of_one_step_are_refused_and_rank_0_alone_is_not(tmp_path: Path) -> None:
+    vm = Vm(tmp_path)
+    parent = vm.session(rank=os.getppid() - os.getpid(), world=2)  # a process id that lives
+    parent._rank = 0
+    second = vm.session(rank=0, world=2)
+    second._rank = 1
+    for step in range(12):
+        parent.backup(vm.save("a"), step=step)
+    with pytest.raises(ValueError, match=r"step 11 in process 1 of 2: process 0 .* shard=True"):
+        second.backup(vm.save("b"), step=11)
+    assert (vm.work / "b").exists()
+    second.backup(vm.save("b"), step=2)  # too long ago
+    second.backup(vm.save("b"), step=12, shard=True)
+    second.backup(vm.save("b"), step=13)
+    with pytest.raises(ValueError, match="process 1 has handed over"):
+        parent.backup(vm.save("a"), step=13)
+    assert len(vm.published()) == 15
+    vm.close()
+
+
+def test_what_a_process_saved_before_it_ended_is_no_other_half(tmp_path: Path) -> None:
+    """torchrun starts all again, and another rank may save then."""
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    shards.claim_whole(str(tmp_path), 5, rank=0, world=2, pid=ended.pid)
+    shards.claim_whole(str(tmp_path), 5, rank=1, world=2, pid=os.getpid())
+    shards.claim_whole(str(tmp_path), 5, rank=1, world=2, pid=os.getpid())
+    shards.claim_whole(str(tmp_path), 5, rank=0, world=1, pid=os.getpid())
+    shards.claim_whole(str(tmp_path / "missing" / "\0"), 5, rank=0, world=1, pid=1)
 
 
 def test_each_gets_its_own_and_another_number_of_processes_is_told() -> None:

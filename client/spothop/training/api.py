@@ -85,7 +85,8 @@ def backup(path: str | os.PathLike[str], step: int | None = None, *, shard: Shar
     Without it the save is whole: where only rank 0 saves, nothing waits for the others.
 
     Raises FileNotFoundError (nothing there), ValueError (outside the job's directory, a symbolic
-    link, or called in another thread without `step`), OSError (disk full).
+    link, called in another thread without `step`, or another process has handed a whole save of
+    this step over), OSError (disk full).
     """
     (_default or _start()).backup(path, step, shard=shard)
 

@@ -277,6 +277,13 @@ class Session:
             return
         now = self._clock()
         part = shards.part(shard, self._rank, self._world)
+        if shard is False:
+            shards.claim_whole(
+                *(self._run_dir, begun.step),
+                rank=self._rank,
+                world=self._world,
+                pid=self._channel.pid,
+            )
         relative = outbox.locate(path, job_dir=self._job_dir)
         request = begun.request
         meta = {
