@@ -13,6 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from spothop.training.pipes import open_fifo
+
 
 @dataclass(frozen=True)
 class AttemptPaths:
@@ -64,9 +66,11 @@ class AttemptPaths:
         return self.run / "done"
 
     def make(self) -> None:
-        """Make the folders; the work directory appears only when the bundle is unpacked."""
+        """Make the folders, and the pipe as long as there is room for it; the work directory
+        appears only when the bundle is unpacked."""
         self.outbox.mkdir(parents=True, exist_ok=True)
         self.log.touch()
+        os.close(open_fifo(self.up))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -185,10 +186,29 @@ def test_an_agent_that_is_started_again_finds_what_nobody_has_read(tmp_path: Pat
     play(scenario)
 
 
+def test_the_pipe_is_made_before_bundle_and_checkpoint_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = AttemptPaths(tmp_path / "attempt")
+    paths.make()
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "mkfifo", full)
+
+    async def scenario() -> None:
+        Pipes(paths, lambda message: None).close()
+
+    play(scenario)
+    paths.make()  # and again
+
+
 def test_a_file_that_is_no_pipe_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         paths = AttemptPaths(tmp_path)
         paths.make()
+        paths.up.unlink()
         paths.up.touch()
         with pytest.raises(OSError, match="not a named pipe"):
             Pipes(paths, lambda message: None)
