@@ -52,6 +52,8 @@ RECORD = 4096
 """Bytes allocated for each record: one block."""
 READ = 1 << 16
 BLOCK = 4096
+F_SETPIPE_SZ, PIPE = 1031, 1 << 20  # <linux/fcntl.h>, Linux 2.6.35; what a plain user may have
+"""So much may be printed while the disk, or we, do not go on, before the process has to wait."""
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>, Linux 3.4
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
 
@@ -70,6 +72,8 @@ def main(run_dir: str, work_dir: str, log: str, log_max: str, group: str, comman
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wake = _wake_on_children()
     output, end = os.pipe()
+    with contextlib.suppress(OSError):  # it is only a favour
+        fcntl.fcntl(end, F_SETPIPE_SZ, PIPE)
     child, go = _start(command, work_dir, end, group)
     try:
         os.close(end)

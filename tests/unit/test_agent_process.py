@@ -137,6 +137,21 @@ def test_sigterm_before_the_process_is_there_is_not_lost(paths: AttemptPaths) ->
             (paths.run / name).unlink()
 
 
+def test_a_wrapper_that_hangs_holds_nobody_up_for_a_while(paths: AttemptPaths) -> None:
+    """As behind a disk that hangs; and nothing of it is lost."""
+    wait = "while ! [ -e go ]; do sleep 0.01; done"
+    process = start(paths, f"{wait}; head -c 900000 /dev/zero; : > printed")
+    until(lambda: process.pid is not None)
+    own = json.loads((paths.run / wrapper.PID).read_text())["wrapper"]
+    os.kill(own, signal.SIGSTOP)
+    (paths.work / "go").touch()
+    until((paths.work / "printed").exists)
+    assert paths.log.stat().st_size == 0
+    os.kill(own, signal.SIGCONT)
+    assert ended(process) == Exit(code=0, signal=None)
+    assert paths.log.stat().st_size == 900_000
+
+
 def test_a_flood_of_output_is_limited(paths: AttemptPaths) -> None:
     process = Process(paths, log_max=200_000)
     process.start("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end", {"PATH": os.defpath})
