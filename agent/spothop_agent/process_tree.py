@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -30,9 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spothop_agent.paths import write_atomic
 from spothop_agent.wrapper import PR_SET_CHILD_SUBREAPER, group_processes, kill_group
 
 MARKER = "SPOTHOP_RUN_DIR"
+GROUP = "group.json"
 PROC = Path("/proc")
 
 
@@ -180,6 +183,8 @@ def make_group(run: Path) -> str:
         return ""
     path = own / f"spothop-{hashlib.sha256(os.fsencode(run)).hexdigest()[:16]}"
     try:
+        # Noted before it is made: a local VM may be killed in between, and the group outlives it.
+        write_atomic(run / GROUP, json.dumps({"group": str(path)}).encode())
         path.mkdir(exist_ok=True)
     except OSError:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -120,6 +121,17 @@ def test_a_group_holds_what_left_its_parent_session_and_environment(
         assert seen.pid != started.pid
         process_tree.end_group(group)
         until(lambda: not wrapper.group_processes(group), what="it is killed", poll_s=0.01)
+
+
+def test_a_group_is_noted_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is killed between the two leaves an empty group, and its name."""
+    monkeypatch.setattr(process_tree, "own_group", lambda *files: tmp_path / "missing")
+    assert process_tree.make_group(tmp_path) == ""
+    noted = json.loads((tmp_path / process_tree.GROUP).read_text())["group"]
+    assert Path(noted).parent == tmp_path / "missing"
+    assert process_tree.make_group(tmp_path / "no such run directory") == ""
 
 
 def test_a_group_without_cgroup_kill_is_killed_one_by_one(tmp_path: Path) -> None:

@@ -172,6 +172,6 @@ def test_a_wiped_disk_leaves_no_control_group_of_its_agent(
     ):
         run = vm.disk / f"agent/attempts/{number}/run"
         run.mkdir(parents=True)
-        (run / "trainer.pid").write_text(text)
+        (run / "group.json").write_text(text)
     _remove_groups(vm.disk)
     assert removed == [str(group / "below"), str(group)]

@@ -116,7 +116,7 @@ class VmFolder:
 def _remove_groups(disk: Path) -> None:
     """Remove the control groups that the VM's agent made for its attempts, and could not remove
     because it was killed: on a real VM they would end with it. Only empty ones can be removed."""
-    for record in disk.glob("agent/attempts/*/run/trainer.pid"):
+    for record in disk.glob("agent/attempts/*/run/group.json"):
         with suppress(OSError, ValueError, AttributeError):
             group = Path(str(json.loads(record.read_text()).get("group") or ""))
             if group.name.startswith("spothop-") and (group / "cgroup.procs").exists():
