@@ -97,7 +97,7 @@ class BackupQueue:
             else:
                 self._take(found)
         self._after_look()
-        return readable
+        return readable and not self._shards.delayed
 
     async def _measure(self, name: str) -> None:
         """A tree may have 100,000 files. Those behind it wait, so that the order stays."""

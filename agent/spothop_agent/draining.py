@@ -41,9 +41,9 @@ class Draining:
         while looks < LOOKS and not self._queue.look():
             looks += 1
             await self._queue.measured(LOOK_AGAIN_S)
-        self._queue.drop_shards()
         if looks == LOOKS:
             self._give_up_unread()
+        self._queue.drop_shards()
         if self._queue.entries and self._context.state.fenced_by is None:
             self._queue.idle.clear()
             self._queue.wake.set()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spothop_agent.outbox import Meta
+from spothop_agent.paths import write_atomic
 
 ROOT = "spothop-shards"
 """Below the job's directory; with the number of the part between it and the shard's name."""
@@ -32,18 +33,30 @@ class Shards:
     def __init__(self, outbox: Path) -> None:
         self._outbox = outbox
         self._seen: dict[str, Meta | None] = {}  # None: a whole save, or unreadable
-        for name in os.listdir(outbox):
-            if name.startswith(JOIN):
-                self._finish(outbox / name)
+        self.delayed = False
+        """Something is complete, and a full disk does not let it be joined: look again."""
+        self._unfinished = [outbox / name for name in os.listdir(outbox) if name.startswith(JOIN)]
 
     def look(self, names: list[str]) -> tuple[set[str], list[Path]]:
         """The parts that wait, and what is left of those that were joined, to be deleted."""
-        self._seen = {name: self._seen.get(name) or self._read(name) for name in names}
-        left = []
-        for step in {meta.step for meta in self._seen.values() if meta is not None}:
-            parts = self._newest(step)
-            if parts and len(parts) == next(iter(parts.values())).parts:
-                left += self._join(parts)
+        left: list[Path] = []
+        try:
+            while self._unfinished:  # first: until then a part that was moved looks like nothing
+                self._finish(self._unfinished[-1])
+                self._unfinished.pop()
+            self._seen = {name: self._seen.get(name) or self._read(name) for name in names}
+            for step in {meta.step for meta in self._seen.values() if meta is not None}:
+                parts = self._newest(step)
+                if parts and len(parts) == next(iter(parts.values())).parts:
+                    left += self._join(parts)
+        except OSError as error:
+            if not self.delayed:
+                _log.warning("shards cannot be joined now: %s", error)
+            self.delayed = True
+        else:
+            self.delayed = False
+        if self._unfinished:
+            return set(names), left
         return {name for name, meta in self._seen.items() if meta is not None}, left
 
     def drop(self, *, before: float | None = None, step: int | None = None) -> list[str]:
@@ -110,7 +123,8 @@ class Shards:
         }
         aside = self._outbox / f"{JOIN}{joined['id']}"
         aside.mkdir(exist_ok=True)
-        (aside / "meta.json").write_text(json.dumps(joined))
+        if not (aside / "meta.json").exists():  # else the moves may have begun
+            write_atomic(aside / "meta.json", json.dumps(joined).encode())
         self._finish(aside)
         return [self._hide(meta.id) for meta in metas]
 
@@ -121,9 +135,10 @@ class Shards:
         except (OSError, ValueError) as error:  # before the first move: the parts are all there
             _log.info("%s: %s", aside, error)
             return
-        for name, shard in zip(joined["joined"], joined["shards"], strict=True):
-            place = aside / "payload" / ROOT / shard
+        places = [aside / "payload" / ROOT / shard for shard in joined["shards"]]
+        for place in places:
             place.parent.mkdir(parents=True, exist_ok=True)
+        for name, place in zip(joined["joined"], places, strict=True):
             with suppress(FileNotFoundError):  # moved before
                 os.replace(self._outbox / name / "payload" / place.name, place)
         os.replace(aside, self._outbox / joined["id"])

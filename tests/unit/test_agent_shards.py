@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from spothop_agent import shards
 from spothop_agent.checkpoint_store import Restore
 from spothop_agent.outbox import Entry, names, read
 from spothop_agent.shards import ROOT, Shards
+from support.disks import fill, small_disk
+from support.require import need_mounts
 
 
 def messages(run: AttemptHarness) -> list[str]:
@@ -212,3 +215,49 @@ def test_a_shard_that_can_be_read_a_moment_later_is_no_whole_save(
         await room.context.link.close()
 
     play(scenario)
+
+
+def test_a_full_disk_only_delays_the_joining(tmp_path: Path) -> None:
+    need_mounts()
+    disk = tmp_path / "disk"
+    with small_disk(disk, "1m"):
+        for number in (0, 1):
+            part(disk, number + 1, place=number)
+        both, filler = names(disk), fill(disk)
+        waiting = Shards(disk)
+        assert waiting.look(both) == (set(both), [])
+        assert waiting.delayed
+        filler.unlink()
+        waiting.look(both)
+        assert not waiting.delayed
+        assert [entry.meta.shards for entry in joined(disk)] == [("0/c", "1/c")]
+
+
+def test_a_full_disk_delays_an_agent_that_finds_a_joining_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 1):
+        part(tmp_path, number + 1, place=number)
+    both = names(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "suppress", lambda error: 1 / 0)  # killed at the first move
+        killed = Shards(tmp_path)
+        with pytest.raises(ZeroDivisionError):
+            killed.look(both)
+    aside = next(tmp_path.glob(".join-*"))
+    (tmp_path / both[0] / "payload/c").rename(aside / "payload" / ROOT / "0/c")
+    shutil.rmtree(aside / "payload" / ROOT / "1")
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    waiting = Shards(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", full)
+        assert waiting.look(both) == (set(both), [])
+        assert waiting.delayed
+    waiting.look(both)
+    assert not waiting.delayed
+    (entry,) = joined(tmp_path)
+    found = {file.read_text() for file in entry.payload.rglob("c")}
+    assert found == {"0 of 10, 1", "1 of 10, 2"}
