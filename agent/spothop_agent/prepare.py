@@ -26,6 +26,8 @@ from spothop_agent.master_link import LinkError, MasterAway, backoff_s
 from spothop_agent.paths import write_atomic
 from spothop_agent.resume import Note
 from spothop_agent.state import Phase
+from spothop_agent.tasks import cancel_all
+from spothop_agent.wrapper import trim
 
 SETUP_PID = "setup.pid"
 P = ParamSpec("P")
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 DENIED_S = 120.0
 """A store that refuses a job which has had its storage before is believed after so long: roles and
 policies reach all parts of a cloud only after a while."""
+TRIM_EVERY_S = 0.02
+"""A fast disk takes some 40 MB in that time."""
 MIN_LOGGED_S = 0.05
 """Parts that take less time are left out of the job's log."""
 
@@ -169,9 +173,11 @@ class Preparation:
         record = json.dumps(process_tree.identity(process.pid)).encode()
         write_atomic(self._context.paths.run / SETUP_PID, record)
         code: int | None = None
+        trimming = asyncio.create_task(self._trim())
         try:
             code = await process.wait()
         finally:
+            await cancel_all([trimming])
             if code != 0:  # after a success, what it has left in the background may be wanted
                 self._end_setup()
         (self._context.paths.run / SETUP_PID).unlink(missing_ok=True)
@@ -180,6 +186,14 @@ class Preparation:
             raise PreparationFailed(
                 "setup", f"`setup:` ended with {ended}; its output is in the log", user=True
             )
+
+    async def _trim(self) -> None:
+        """Keep the log below its limit while `setup:` writes into it, whatever the master does: it
+        is shipped more slowly than it can be written, and not at all while the master is away."""
+        while True:
+            with contextlib.suppress(OSError), open(self._context.paths.log, "r+b") as log:  # noqa: ASYNC230  a local disk
+                trim(log.fileno(), self._context.assignment.log_max)
+            await asyncio.sleep(TRIM_EVERY_S)
 
     def _end_setup(self) -> None:
         """End the script and what it left in the background; what an earlier boot left is gone."""

@@ -18,6 +18,7 @@ from spothop.checkpoints import Fenced
 from spothop.storage import StorageDenied
 from spothop_agent.prepare import SETUP_PID, Preparation, PreparationFailed, failures
 from spothop_agent.state import Phase
+from support.waiting import WITHIN_S
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,19 @@ def test_setup_runs_in_the_jobs_directory_once(tmp_path: Path) -> None:
         await prepare(run).run()
         assert (run.context.paths.work / "count").read_text() == "once\n"
         assert not (run.context.paths.run / SETUP_PID).exists()
+        await run.context.link.close()
+
+    in_real_time(scenario)
+
+
+def test_what_setup_prints_is_limited_while_the_master_is_away(tmp_path: Path) -> None:
+    """Nobody ships the log here."""
+
+    async def scenario() -> None:
+        size = "$(($(stat -c %b ../log) * 512))"
+        script = f"head -c 3000000 /dev/zero; while [ {size} -gt 300000 ]; do sleep 0.01; done"
+        run = AttemptHarness(tmp_path, setup=script, log_max=200_000)
+        await asyncio.wait_for(prepare(run).run(), WITHIN_S)
         await run.context.link.close()
 
     in_real_time(scenario)
