@@ -6,12 +6,14 @@
    holds up what is behind it.
 3. What is older than a checkpoint is dropped, because a restore takes the newest entry of the
    chain (see `outbox.Saved`). What a plan has overtaken stays until that plan's save is committed.
-4. Nothing is deleted in the event loop: a tree may have 100,000 files.
+4. A disk that has become read-only keeps what is done with, and lets the rest be committed.
+5. Nothing is deleted in the event loop: a tree may have 100,000 files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,8 @@ from spothop_agent.saves import Saves
 from spothop_agent.shards import Shards
 from spothop_agent.state import NoticeSeen
 from spothop_agent.transfer import Transfer
+
+_log = logging.getLogger(__name__)
 
 RESERVE = 1 << 20
 """Bytes of the disk kept for our own state and spool."""
@@ -49,6 +53,7 @@ class BackupQueue:
         """Had their turn in this round, in vain."""
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
+        self._stuck: set[str] = set()  # done with, and still in the outbox
         self._measuring: asyncio.Task[None] | None = None
         self._deleting = context.errands()
         for leftover in outbox.leftovers(context.paths.outbox):
@@ -86,7 +91,7 @@ class BackupQueue:
         for leftover in joined:
             self._delete(leftover)
         for name in outbox.names(folder):
-            if name in self.entries or name in parts:
+            if name in self.entries or name in parts or name in self._stuck:
                 continue
             if outbox.is_tree(folder, name):
                 self._measuring = asyncio.create_task(self._measure(name))
@@ -209,9 +214,17 @@ class BackupQueue:
     def forget(self, entry: Entry, *, committed: bool = False) -> None:
         kept = committed and self.resume.keep(entry)
         if not kept:
-            self._delete(entry.set_aside())
+            try:
+                self._delete(entry.set_aside())
+            except OSError as error:
+                _log.warning("backup %s stays, though it is done with: %s", entry.id, error)
+                self._stuck.add(entry.id)
         self.entries.pop(entry.id, None)
         self._transfer.forget(entry)
+
+    def is_done_with(self, name: str) -> bool:
+        """It only could not be deleted."""
+        return name in self._stuck
 
     def _delete(self, tree: Path) -> None:
         """In the background; what an end interrupts the next agent goes on with."""

@@ -52,7 +52,7 @@ class Draining:
     def _give_up_unread(self) -> None:
         """They were accepted, so the job is no success without them (I8)."""
         for name in outbox.names(self._context.paths.outbox):
-            if name not in self._queue.entries:
+            if name not in self._queue.entries and not self._queue.is_done_with(name):
                 self._queue.give_up(
                     f"backup {name} could not be read from this VM's disk for {LOOKS:d} s after the"
                     " end of the process: it is not committed"

@@ -69,7 +69,8 @@ class AttemptPaths:
         """Make the folders, and the pipe as long as there is room for it; the work directory
         appears only when the bundle is unpacked."""
         self.outbox.mkdir(parents=True, exist_ok=True)
-        self.log.touch()
+        if not self.log.exists():  # a disk that has become read-only takes no touch
+            self.log.touch()
         os.close(open_fifo(self.up))
 
 

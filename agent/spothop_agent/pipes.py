@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from spothop.training.pipes import LineDecoder, encode, open_fifo, open_for_writing
@@ -100,7 +101,8 @@ class Pipes:
     def forget(self, pid: int) -> None:
         """It has ended."""
         self._waiting.pop(pid, None)
-        self._paths.down(pid).unlink(missing_ok=True)
+        with suppress(OSError):  # gone, or on a disk that has become read-only
+            self._paths.down(pid).unlink()
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._up)

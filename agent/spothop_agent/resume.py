@@ -326,7 +326,11 @@ class Resume:
     def _remove(self, folder: Path) -> None:
         """Out of sight at once, so that nobody takes half of it."""
         aside = folder.with_name(f".gone-{folder.name.removeprefix('.gone-')}")
-        os.replace(folder, aside)
+        try:
+            os.replace(folder, aside)
+        except OSError as error:  # a disk that has become read-only
+            _log.warning("%s stays: %s", folder, error)
+            return
 
         async def delete() -> None:
             await self._context.threads.disk(shutil.rmtree, aside, ignore_errors=True)

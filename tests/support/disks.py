@@ -74,3 +74,27 @@ class FullDisk:
     def _refuse(self) -> None:
         if self.full:
             raise OSError(self._number, os.strerror(self._number))
+
+
+@contextmanager
+def read_only(patch: pytest.MonkeyPatch, root: Path) -> Iterator[None]:
+    """Below `root` nothing can be made, written, moved or removed, as when the kernel has mounted a
+    disk with errors read-only. What is there can be read; pipes can be written."""
+    with patch.context() as patched:
+        disk = FullDisk(patched, root, number=errno.EROFS)
+        for name in ("replace", "rename", "mkdir", "rmdir", "unlink", "symlink", "utime", "mkfifo"):
+            patched.setattr(os, name, _refusing(getattr(os, name), name, str(root)))
+        disk.full = True
+        yield
+
+
+def _refusing(call: Any, name: str, root: str) -> Any:
+    def refuse(*paths: Any, **options: Any) -> Any:
+        path = next((str(p) for p in paths if str(p).startswith(root)), None)
+        if path is None:
+            return call(*paths, **options)
+        if name == "mkdir" and os.path.lexists(path):  # the kernel, too, says this first
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    return refuse
