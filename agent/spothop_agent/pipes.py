@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from spothop.training.pipes import LineDecoder, encode, open_fifo, open_for_writing
@@ -29,6 +30,7 @@ class Pipes:
         self._on_message = on_message
         self._decoder = LineDecoder()
         self._waiting: dict[int, list[bytes]] = {}
+        self._older: dict[int, int] = {}  # process id -> rank of those that have `down.<rank>`
         self._up = open_fifo(paths.up)
         asyncio.get_running_loop().add_reader(self._up, self.read)
 
@@ -51,6 +53,16 @@ class Pipes:
             for message in self._decoder.feed(data):
                 self._on_message(message)
 
+    def meet(self, pid: int, rank: int) -> None:
+        """A process whose client package is older than this agent listens at the pipe of its rank:
+        training outlives an agent that is replaced by a newer one."""
+        older = not self._paths.down(pid).exists() and self._paths.down(rank).exists()
+        if older:
+            self._older[pid] = rank
+
+    def _down(self, pid: int) -> Path:
+        return self._paths.down(self._older.get(pid, pid))
+
     def send(self, pids: Iterable[int], message: dict[str, Any]) -> None:
         """Send to each of these processes."""
         for pid in pids:
@@ -68,7 +80,7 @@ class Pipes:
     def _write(self, pid: int, waiting: list[bytes]) -> bool:
         """False where that process has ended: what waits for it is for nobody."""
         try:
-            descriptor = open_for_writing(self._paths.down(pid))
+            descriptor = open_for_writing(self._down(pid))
         except OSError as error:  # no file handle left: the next flush tries again
             _log.warning("down.%d cannot be opened: %s", pid, error)
             return True
@@ -90,7 +102,7 @@ class Pipes:
         """Whether this process has its pipe open: the kernel closes it whatever ends the
         process, in any namespace, and no other process ever opens it."""
         try:
-            descriptor = open_for_writing(self._paths.down(pid))
+            descriptor = open_for_writing(self._down(pid))
         except OSError:  # no file handle left: that says nothing of the process
             return True
         if descriptor is None:
@@ -101,6 +113,7 @@ class Pipes:
     def forget(self, pid: int) -> None:
         """It has ended."""
         self._waiting.pop(pid, None)
+        self._older.pop(pid, None)
         with suppress(OSError):  # gone, or on a disk that has become read-only
             self._paths.down(pid).unlink()
 

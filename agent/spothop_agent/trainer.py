@@ -84,7 +84,9 @@ class Trainer:
         """Every message introduces its sender: an agent that is started again hears no hello. Who
         only says hello, such as a launcher or a worker that loads data, does not train."""
         before = (len(self._processes), len(self._training))
-        self._processes.setdefault(pid, rank)
+        if pid not in self._processes:
+            self.pipes.meet(pid, rank)
+            self._processes[pid] = rank
         if kind in TRAINS and pid not in self._training:
             self._training.append(pid)
         if (len(self._processes), len(self._training)) != before or kind == "hello":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from fakes.attempt_harness import AttemptHarness
 from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
+from spothop.training.pipes import LineDecoder, encode, open_fifo
 from spothop.wire import (
     MetricsReport,
     PhaseReport,
@@ -214,6 +216,29 @@ def test_what_makes_no_sense_does_not_end_the_agent(
         assert ears.run.kinds() == []
         ears.say("backup", id="1")
         await until(lambda: ears.bells)
+        await ears.close()
+
+    play(scenario)
+
+
+def test_a_process_of_an_older_client_is_asked_through_the_pipe_of_its_rank(tmp_path: Path) -> None:
+    """The agent was replaced by a newer one while it trained."""
+
+    async def scenario() -> None:
+        ears = Ears(tmp_path)
+        paths = ears.run.context.paths
+        down = open_fifo(paths.down(0))
+        steps = {"step": 5, "count": 5, "step_s": 0.1, "load_s": 0.0}
+        ears.run.process.say_raw(encode({"t": "steps", "rank": 0, "pid": 77, **steps}))
+        await settle()
+        assert ears.trainer.known
+        ask = ears.saves.last_save("why", now=ears.run.context.now())
+        assert ask is not None
+        ears.trainer.ask(ask)
+        (message,) = LineDecoder().feed(os.read(down, 4096))
+        assert (message["pid"], message["request"], message["at_step"]) == (77, ask.request, None)
+        os.close(down)
+        assert not ears.trainer.known  # it has ended
         await ears.close()
 
     play(scenario)
