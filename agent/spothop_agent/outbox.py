@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 COMMIT_S = 0.3
 """For the chain entry of an upload that is complete: two requests."""
+UNDER_WAY = 48 << 20
+"""Bytes that may be under way at once (`storage.remote.BUDGET`). They arrive together on a line
+that they share, so that a slow and steady one is silent for as long as it needs for them."""
 BAD = ".bad-"
 """Prefix of what is no backup: kept for people, not looked at again."""
 GONE = ".gone-"
@@ -196,13 +199,19 @@ def plan(
     if last == 0 or left_s is None:
         return Plan(next=queue[0])
     waiting = queue[: last + 1]
+    stalled = stalled_s or {}
     if bytes_per_s is not None:
         needs_s = [_left_of(entry, current) / bytes_per_s + COMMIT_S for entry in waiting]
+        stalled = {
+            entry.id: max(0.0, stalled[entry.id] - min(entry.size, UNDER_WAY) / bytes_per_s)
+            for entry in waiting
+            if entry.id in stalled
+        }
     elif backup_s is not None:
         needs_s = [backup_s] * len(waiting)
     else:
         return _overtaking(queue, last)
-    stalled = stalled_s or {}  # what hung is expected to hang as long again
+    # what hung is expected to hang as long again
     needs_s = [s + stalled.get(entry.id, 0.0) for s, entry in zip(needs_s, waiting, strict=True)]
     if sum(needs_s) < left_s:
         return Plan(next=queue[0])

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spothop.storage.remote import BUDGET
 from spothop.wire import SaveKind
 from spothop_agent import outbox
 from spothop_agent.outbox import Entry, Meta, Saved, Torn
@@ -117,8 +118,25 @@ def test_an_upload_that_hangs_is_expected_to_hang_as_long_again() -> None:
         assert found.next is not None
         return found.next.meta.step
 
-    assert (chosen(0.0), chosen(3.0)) == (0, 0)
-    assert (chosen(4.0), chosen(60.0)) == (1, 1)
+    assert (chosen(0.0), chosen(4.0)) == (0, 0)  # 1 s of silence is usual at this rate
+    assert (chosen(5.0), chosen(60.0)) == (1, 1)
+
+
+def test_the_silence_of_a_slow_line_is_no_hang() -> None:
+    """The parts under way arrive together, every 48 s at 1 MiB/s. What needs 4 s more is not broken
+    off for what needs 40 s of 30."""
+    mib = 1 << 20
+    old, new = (replace(e, size=size * mib) for e, size in zip(queue(P, E), (100, 40), strict=True))
+    found = outbox.plan(
+        [old, new],
+        left_s=30.0,
+        backup_s=None,
+        bytes_per_s=1.0 * mib,
+        current=outbox.Upload(id=old.id, done=96 * mib),
+        stalled_s={old.id: 48.0},
+    )
+    assert (found.next, found.superseded) == (old, ())
+    assert BUDGET == outbox.UNDER_WAY
 
 
 @given(
