@@ -77,3 +77,16 @@ def test_a_new_attempt_keeps_the_vm_and_its_notice_and_nothing_else(path: Path) 
     assert again.load()
     work = assignment(path.parent / "storage", attempt=2, fence_now=False)
     assert again.now == state(path, assignment=work, notice=notice)
+
+
+def test_an_agent_of_version_0_1_0_can_read_its_assignment(path: Path) -> None:
+    """It was started before its master was replaced, and refuses keys that it does not know."""
+    known = {
+        *("job", "name", "attempt", "bundle", "setup", "run", "env", "data", "storage"),
+        *("init_from", "keep", "fence_now", "resumes", "policy"),
+    }
+    work = assignment(path.parent / "storage")
+    assert work.model_dump(mode="json").keys() == known
+    asked = work.model_copy(update={"log_max": 1_000_000})
+    assert type(work).model_validate_json(asked.model_dump_json()) == asked
+    assert type(work).model_validate_json(work.model_dump_json()) == work

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from spothop.wire.common import StorageSpec, Strict
 
@@ -31,7 +33,11 @@ class InitFrom(Strict):
 
 
 class Assignment(Strict):
-    """One attempt of one job, for one VM."""
+    """One attempt of one job, for one VM.
+
+    An agent of version 0.1.0, on a VM that was started before its master was replaced, refuses keys
+    that it does not know. So what is newer is left out where it says nothing (`_NEWER`).
+    """
 
     job: str
     name: str
@@ -55,3 +61,14 @@ class Assignment(Strict):
     resumes: bool = False
     """An earlier attempt wrote its fence: a storage without its folder is not mounted, not new."""
     policy: PolicyParams
+
+    @model_serializer(mode="wrap")
+    def _for_older_agents(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        silent = {name for name in _NEWER if found.get(name) == fields[name].default}
+        return {name: value for name, value in found.items() if name not in silent}
+
+
+_NEWER = ("log_max",)
+"""Of `Assignment`, since version 0.1.0."""
