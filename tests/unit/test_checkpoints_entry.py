@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spothop.checkpoints import Entry, FileRecord
@@ -88,11 +88,14 @@ def test_every_path_has_a_plain_key_of_its_own(path: str) -> None:
 
 
 @examples(30)
+@example(name=".spothop-tmp-1")
 @given(NAMES.filter(lambda name: name not in {".", ".."} and len(layout.quote(name)) < 80))
 def test_quoted_names_work_in_a_folder(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     store = FolderStore(tmp_path_factory.mktemp("store"))
     store.put(f"d/{layout.quote(name)}", b"x")
     assert [layout.unquote(info.key[2:]) for info in store.scan("d")] == [name]
+    store.discard_partial("")
+    assert len(list(store.scan("d"))) == 1
 
 
 def test_keys_of_the_architecture() -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spothop.storage import StorageError, UnsafePath
+from spothop.storage.folder import TEMPORARY
 from spothop.wire import SaveKind
 
+_UNFINISHED = re.compile(rf"(?:(?<=/)|^)\.(?={re.escape(TEMPORARY[1:])})")
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NUMBER = re.compile(r"(\d{8})\.json")
 _DATA = re.compile(r"(\d+)-(\d+)-([a-z]+)")
@@ -77,14 +79,16 @@ def outputs_folder(job: str) -> str:
 def quote(path: str) -> str:
     """A relative path as a key: every character that some store treats specially becomes `~XX`.
 
-    Letters and digits of any script stay, for keys that people can read. Reversed by `unquote`.
+    Letters and digits of any script stay, for keys that people can read. A name that begins as a
+    folder's unfinished writes do would be taken for one, and deleted. Reversed by `unquote`.
     """
-    return "".join(
+    quoted = "".join(
         character
         if character.isalnum() or character in "._-/"
         else "".join(f"~{byte:02X}" for byte in os.fsencode(character))
         for character in path
     )
+    return _UNFINISHED.sub("~2E", quoted) if TEMPORARY in quoted else quoted
 
 
 def unquote(key: str) -> str:
