@@ -48,6 +48,7 @@ network disk or a driver that hangs, and may be so for ever."""
 PUBLISH_S = 60.0
 """For the exit status, where a disk refuses even what is allocated (copy on write)."""
 LOOK_S = 0.02
+REMOVE_TRIES = 50
 RECORD = 4096
 """Bytes allocated for each record: one block."""
 READ = 1 << 16
@@ -86,7 +87,7 @@ def main(run_dir: str, work_dir: str, log: str, log_max: str, group: str, comman
         status = _wait(child, pump)
         ended = time.monotonic()
         left = _end_leftovers(pump, group)
-        remove_group(group)
+        remove_group(group, tries=REMOVE_TRIES)
         pump.drain()
         code = os.waitstatus_to_exitcode(status)
         _publish(
@@ -225,11 +226,16 @@ def group_processes(group: str) -> list[int]:
     return found
 
 
-def remove_group(group: str) -> None:
-    """Remove it, and those below it; one that is not empty stays."""
-    for path, _, _ in os.walk(group, topdown=False) if group else ():
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+def remove_group(group: str, *, tries: int = 1) -> None:
+    """Remove it, and those below it; one that is not empty stays. A process that is just ending is
+    not listed in it any more, and still holds it for a moment: hence `tries`."""
+    for left in reversed(range(tries if group else 0)):
+        for path, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+        if not left or not os.path.exists(group):
+            return
+        time.sleep(LOOK_S)
 
 
 def kill_group(group: str) -> None:

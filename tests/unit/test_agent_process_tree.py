@@ -134,6 +134,25 @@ def test_a_group_is_noted_before_it_is_made(
     assert process_tree.make_group(tmp_path / "no such run directory") == ""
 
 
+def test_a_group_that_is_held_for_a_moment_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, refusals, rmdir = tmp_path / "group", [16, 16], os.rmdir
+    group.mkdir()
+
+    def held(path: str) -> None:
+        if refusals:
+            raise OSError(refusals.pop(), "busy")
+        rmdir(path)
+
+    monkeypatch.setattr(os, "rmdir", held)
+    wrapper.remove_group(str(group))
+    assert group.exists()
+    wrapper.remove_group(str(group), tries=3)
+    assert not group.exists()
+    wrapper.remove_group("", tries=3)
+
+
 def test_a_group_without_cgroup_kill_is_killed_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     with subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL) as found:
