@@ -242,14 +242,17 @@ class Agent:
             self._notices.hand_over(self._context, self._attempt)
 
     async def _tend_disk(self) -> None:
-        """Write what a full disk has not taken, and keep the reserve; for ever."""
         while True:
-            self._state.flush()
-            self._spool.flush()
-            self._reserve.tend()
-            for text in self._reserve.news():
-                self._context.tell_user(text, level="warning")
+            self._look_after_disk()
             await asyncio.sleep(TEND_S)
+
+    def _look_after_disk(self) -> None:
+        """Write what a full disk has not taken, keep the reserve, and tell of it."""
+        self._state.flush()
+        self._spool.flush()
+        self._reserve.tend()
+        for text in self._reserve.news():
+            self._context.tell_user(text, level="warning")
 
     async def _over(self) -> None:
         """Released, or over for the master: nothing may go on running."""
@@ -261,6 +264,7 @@ class Agent:
 
     async def _final_sync(self) -> None:
         """A sync and the rest of the log, with short limits: the VM may be gone at any moment."""
+        self._look_after_disk()  # what it has to tell comes with this sync or never
         try:
             await asyncio.wait_for(
                 self._link.sync(self._spool, self._sync_request(), self._on_directives),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_a_flood_of_output_and_a_full_disk_take_nothing_from_the_agent(tmp_path:
         exited = master.wait_for(ExitedReport)
         assert (exited.signal, exited.uncommitted) == (15, 0)
         assert vm.starts == 1, vm.console()
-        assert any("the disk is full" in told.text for told in master.reports(MessageReport))
+        told = partial(master.reports, MessageReport)
+        master.wait(lambda: any("the disk is full" in message.text for message in told()))
         filler.unlink()
         master.wait(lambda: any("room again" in t.text for t in master.reports(MessageReport)))
         assert "logs.max is reached" in master.log()

@@ -377,6 +377,21 @@ def test_a_released_reserve_is_told_to_the_user(tmp_path: Path) -> None:
     play(scenario)
 
 
+def test_a_reserve_that_is_released_at_the_very_end_is_told_with_the_last_sync(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path)
+        agent = vm.agent()
+        running = await vm.training(agent)
+        agent._reserve.release()
+        agent.leave.set()
+        await running
+        assert "the disk is full" in vm.master.reports(MessageReport)[0].text
+
+    play(scenario)
+
+
 def test_a_log_that_cannot_be_shipped_for_an_unknown_reason_fails_the_agent(
     tmp_path: Path,
 ) -> None:
