@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 
 help:
 	@echo "make demo    train a GPT through preemptions on this machine (under 3 minutes)"
-	@echo "make test    run the tests (10 minutes on 2 cores)"
+	@echo "make test    run the tests (8 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
 	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
