@@ -216,7 +216,7 @@ class Backups:
                 return await self._context.retrier.repeat(once)
             except (SourceChanged, UnsafePath, Fenced, Superseded, PassedOver):
                 raise
-            except Exception as error:
+            except Exception as error:  # of no known class, too: see above
                 if self._refusals.is_final(error, of=entry.id):
                     raise
             self._refusals.count += 1

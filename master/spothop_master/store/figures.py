@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -94,15 +94,16 @@ def bill(attempts: Sequence[Attempt], vms: Sequence[VmRow], *, now: datetime) ->
     """`attempts` by number, `vms` all of the job's."""
     by_id = {vm.id: vm for vm in vms}
 
-    def rate(attempt: Attempt, price: Callable[[VmRow], float]) -> float:
+    def rate(attempt: Attempt, *, on_demand: bool) -> float:
         """USD a second of all places of an attempt."""
-        return sum(price(by_id[place.vm_id]) for place in attempt.places) / 3600
+        rows = [by_id[place.vm_id] for place in attempt.places]
+        return sum(vm.on_demand_price if on_demand else vm.price for vm in rows) / 3600
 
     shares = _shares(attempts)
-    useful = sum(share.kept_s * rate(share.attempt, on_demand_price) for share in shares)
+    useful = sum(share.kept_s * rate(share.attempt, on_demand=True) for share in shares)
     start = next(
         (
-            _start_s(share.attempt, by_id) * rate(share.attempt, on_demand_price)
+            _start_s(share.attempt, by_id) * rate(share.attempt, on_demand=True)
             for share in shares
             if share.attempt.first_step_at is not None
         ),
@@ -111,16 +112,8 @@ def bill(attempts: Sequence[Attempt], vms: Sequence[VmRow], *, now: datetime) ->
     return Bill(
         cost=sum(cost(vm, vm.price, now=now) for vm in vms),
         on_demand=useful + start if useful > 0 and any(vm.spot for vm in vms) else None,
-        lost=sum(share.lost_s * rate(share.attempt, spot_price) for share in shares),
+        lost=sum(share.lost_s * rate(share.attempt, on_demand=False) for share in shares),
     )
-
-
-def on_demand_price(vm: VmRow) -> float:
-    return vm.on_demand_price
-
-
-def spot_price(vm: VmRow) -> float:
-    return vm.price
 
 
 def _start_s(attempt: Attempt, vms: Mapping[str, VmRow]) -> float:
