@@ -142,7 +142,12 @@ class BackupQueue:
         self.entries[entry.id] = entry
         self.resume.accepted(entry)
         self._saves.accepted(
-            meta.kind, meta.step, request=meta.request, delta_s=meta.delta_s, now=meta.mono
+            meta.kind,
+            meta.step,
+            request=meta.request,
+            delta_s=meta.delta_s,
+            exact=meta.exact,
+            now=meta.mono,
         )
         answered = self.notice_of(meta, NoticeEvent.ANSWER)
         self._context.state_file.set(

@@ -269,6 +269,7 @@ class Backups:
             save=meta.kind,
             bytes=entry.size,
             delta_s=meta.delta_s,
+            delta_exact=meta.exact,
             beta_s=beta_s,
             since_notice_s=None if covered is None else now - covered.seen,
         )
@@ -276,7 +277,8 @@ class Backups:
         self._context.chaos.reach("after_report")
         self._context.note(
             f"checkpoint {made.n}: step {meta.step}, {meta.kind.value},"
-            f" {entry.size} bytes, saved in {meta.delta_s:.2f} s, backed up in {beta_s:.2f} s"
+            f" {entry.size} bytes, saved in {'' if meta.exact else 'at most '}{meta.delta_s:.2f} s,"
+            f" backed up in {beta_s:.2f} s"
         )
         # Before the entry goes: without it the next agent could not know.
         self._know(made.n, Saved.of(entry), notice=covered)

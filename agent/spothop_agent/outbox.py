@@ -44,6 +44,8 @@ class Meta(BaseModel):
     kind: SaveKind
     request: str | None
     delta_s: float
+    exact: bool = True
+    """`delta_s` is the time of the save; else it took at most that."""
     began: float | None = None
     """When the save began (CLOCK_MONOTONIC); 0 where only its step is known."""
     mono: float

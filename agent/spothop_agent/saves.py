@@ -8,10 +8,13 @@ a later step arrives (the master may be away). Policy `static` needs no directiv
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from spothop.durations import duration
 from spothop.policy import emergency, parse
+from spothop.policy.savetimes import RECENT
 from spothop.policy.types import Measures
 from spothop.wire import Insurance, PolicyParams, SaveKind
 
@@ -74,6 +77,9 @@ class Saves:
     """What was restored: `static` counts from there until something is saved."""
     insurance: Insurance | None = None
     save_s: float | None = None
+    """Of saves whose beginning is known; see `policy.savetimes`."""
+    save_bounds_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of the newest others, which took at most so long."""
     backup_s: float | None = None
     _misses: int = 0
     _missing: set[int] = field(default_factory=set)
@@ -105,11 +111,21 @@ class Saves:
         self._missing, self._silent = set(), set()
 
     def accepted(
-        self, kind: SaveKind, step: int, *, request: str | None, delta_s: float, now: float
+        self,
+        kind: SaveKind,
+        step: int,
+        *,
+        request: str | None,
+        delta_s: float,
+        exact: bool = True,
+        now: float,
     ) -> None:
-        """`backup()` took a save over. Periodic and insurance saves re-arm the insurance."""
-        if delta_s > 0:  # 0 where only the step of a save is known, not when it began
+        """`backup()` took a save over, after `delta_s` or, not `exact`, at most that. Periodic and
+        insurance saves re-arm the insurance."""
+        if delta_s > 0 and exact:  # 0 where only the step of a save is known, not when it began
             self.save_s = _blend(self.save_s, delta_s)
+        elif delta_s > 0:
+            self.save_bounds_s.append(delta_s)
         self.unanswered = 0
         if self.pending is not None and self.pending.request == request:
             self.pending = None
@@ -182,8 +198,9 @@ class Saves:
     def _answer_s(self, kind: SaveKind) -> float:
         emergency = kind is SaveKind.EMERGENCY
         least = EMERGENCY_ANSWER_S if emergency else INSURANCE_ANSWER_S
-        if self.save_s is not None:
-            answer_s = max(least, PATIENCE * (self.step_s + self.save_s))
+        save_s = self.save_s if self.save_s is not None else self._save_at_most_s
+        if save_s is not None:
+            answer_s = max(least, PATIENCE * (self.step_s + save_s))
         else:
             answer_s = 3 * least if emergency else UNMEASURED_ANSWER_S
         return answer_s * 2.0 ** min(self.unanswered, MAX_DOUBLINGS)
@@ -238,9 +255,11 @@ class Saves:
 
     def _fits(self, left_s: float) -> tuple[bool, str]:
         decision = emergency(self.measures(left_s))
-        if not self._known:
-            return decision.fits, f"{decision.reason} (no save was measured yet)"
-        return decision.fits, decision.reason
+        if self._known:
+            return decision.fits, decision.reason
+        most = self._save_at_most_s if self.save_s is None else None
+        bound = f", but took at most {duration(most)}" if most is not None else ""
+        return decision.fits, f"{decision.reason} (no save was measured yet{bound})"
 
     def measures(self, grace_s: float) -> Measures:
         """What this VM knows; M and R are the master's and play no part in the emergency rule."""
@@ -253,6 +272,10 @@ class Saves:
             grace_s=max(grace_s, 0.0),
             margin_s=self.params.margin_s,
         )
+
+    @property
+    def _save_at_most_s(self) -> float | None:
+        return min(self.save_bounds_s, default=None)
 
     @property
     def _known(self) -> bool:

@@ -116,6 +116,7 @@ class Shards:
             "kind": answers.kind.value,
             "request": answers.request,
             "delta_s": max(meta.delta_s for meta in metas),
+            "exact": all(meta.exact for meta in metas),
             "began": min((meta.began for meta in metas if meta.began), default=newest.began),
             "mono": newest.mono,
             "shards": [f"{meta.part}/{meta.name}" for meta in metas],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spothop.durations import NOTHING
 
 if TYPE_CHECKING:
-    from spothop.wire import PlaceView
+    from spothop.wire import AttemptView, JobView, PlaceView
 
 
 def money(usd: float) -> str:
@@ -53,6 +53,12 @@ def number(value: float | None) -> str:
     if abs(value) >= 9999.5:  # which four digits would round up to 1e+04
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1e-3 else f"{value:.3g}"
+
+
+def shown_state(of: JobView | AttemptView) -> str:
+    """The state for people: the life cycle's, where `preparing` ends and `starting` begins with the
+    start of the process."""
+    return "starting" if of.starting else of.state.value
 
 
 _SIGNALS = {

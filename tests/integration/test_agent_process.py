@@ -81,7 +81,7 @@ def test_trains_to_success_and_is_released(master: FakeMaster, vm: AgentVm, stor
     exited = master.wait_for(ExitedReport)
     assert exited == ExitedReport(code=0, done=True, step=30)
     assert [r.phase for r in master.reports(PhaseReport)] == [
-        *("join", "bundle", "setup", "data", "waiting", "restore", "init")
+        *("join", "bundle", "setup", "data", "waiting", "restore", "starting")
     ]
     assert master.reports(FencedInReport)[0].n == 1
     assert master.reports(RestoredReport) == [RestoredReport(step=0)]

@@ -256,6 +256,44 @@ def test_a_save_of_which_only_the_step_is_known_measures_nothing() -> None:
 # --- what a request says, field by field ----------------------------------------------------------
 
 
+def accept_unmarked(made: Saves, *deltas_s: float) -> None:
+    for step, delta_s in enumerate(deltas_s, 1):
+        made.accepted(
+            SaveKind.PERIODIC, step, request=None, delta_s=delta_s, exact=False, now=float(step)
+        )
+
+
+@pytest.mark.parametrize("policy", ["thesis", "notice-aware"])
+def test_an_evaluation_before_a_save_makes_no_emergency_save_not_fit(policy: str) -> None:
+    made = saves(policy=policy)
+    made.committed(1.0)
+    accept_unmarked(made, 8.0, 9.0)
+    assert made.save_s is None
+    answer = made.at_notice("e", 5.0, now=0.0)
+    assert answer.ask is not None
+    assert answer.fits
+    assert answer.reason.endswith("(no save was measured yet, but took at most 8.0 s)")
+
+
+def test_bounds_are_forgotten_and_one_measured_save_counts_more_than_all_of_them() -> None:
+    made = saves()
+    accept_unmarked(made, 0.1, *[8.0] * 5)
+    assert min(made.save_bounds_s) == 8.0
+    made.accepted(SaveKind.INSURANCE, 10, request=None, delta_s=0.25, now=10.0)
+    accept_unmarked(made, 8.0)
+    assert made.save_s == 0.25
+
+
+def test_a_save_that_may_be_slow_has_its_time_to_answer() -> None:
+    made = saves()
+    accept_unmarked(made, 100.0)
+    made.insurance = directive(10)
+    made.stepped(10, count=10, step_s=0.1)
+    assert made.due(0.0, uploading=False) is not None
+    assert made.due(399.0, uploading=False) is None
+    assert made.due(401.0, uploading=False) is not None
+
+
 def test_a_missed_request_is_asked_again_whole() -> None:
     made = saves(ranks=2)
     made.stepped(100, count=100, step_s=0.05)

@@ -144,10 +144,10 @@ def test_phases_and_metrics(tmp_path: Path) -> None:
     async def scenario() -> None:
         ears = Ears(tmp_path)
         for rank in (0, 1):
-            ears.say("phase", rank=rank, pid=PID + rank, phase="init", s=2.5)
+            ears.say("phase", rank=rank, pid=PID + rank, phase="starting", s=2.5)
         ears.say("metrics", step=3, values={"loss": 1})
         await until(lambda: ears.run.reports(MetricsReport))
-        assert ears.run.reports(PhaseReport) == [PhaseReport(phase="init", duration_s=2.5)]
+        assert ears.run.reports(PhaseReport) == [PhaseReport(phase="starting", duration_s=2.5)]
         assert ears.run.reports(MetricsReport) == [MetricsReport(step=3, values={"loss": 1.0})]
         await ears.close()
 
@@ -194,7 +194,7 @@ def test_a_rank_that_was_late_is_asked_again_further_ahead(tmp_path: Path) -> No
         {"t": "steps", "rank": 0, "pid": 1},
         {"t": "steps", "rank": "x", "pid": 1, "step": 1, "count": 1, "step_s": 0.1, "load_s": 0},
         {"t": "metrics", "rank": 0, "pid": 1, "step": 1, "values": {"loss": "high"}},
-        {"t": "phase", "rank": 0, "pid": 1, "phase": "init", "s": None},
+        {"t": "phase", "rank": 0, "pid": 1, "phase": "starting", "s": None},
         {"t": "metrics", "rank": 0, "pid": 1, "step": 1, "values": 7},
         {"t": "steps", "rank": 0, "pid": 1e999, "step": 1, "count": 1, "step_s": 1, "load_s": 0},
         {"t": "steps", "rank": 0, "pid": 1, "step": 1, "count": 1, "step_s": 1e999, "load_s": 0},

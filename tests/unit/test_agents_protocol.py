@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
+from spothop.figures import shown_state
 from spothop.wire import (
     VM_LEAVING,
     AcknowledgedReport,
@@ -38,8 +39,10 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.agents import protocol
-from spothop_master.store import attempts, jobs
+from spothop_master.store import attempts, job_views, jobs, policy_inputs
+from spothop_master.store.observations import StatedPriors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Observation, VmRow
+from spothop_master.store.vms import pool_of
 from support.examples import examples
 
 
@@ -105,6 +108,61 @@ def test_a_save_time_that_is_not_known_is_no_measurement(harness: MasterHarness)
     (attempt,) = harness.rows(Attempt)
     assert attempt.save_s == known
     assert any("save time not known" in event.text for event in harness.rows(Event))
+
+
+def test_from_the_start_of_the_process_to_its_first_step_a_job_is_starting(
+    harness: MasterHarness,
+) -> None:
+    def shown() -> tuple[str, str]:
+        with harness.db.read() as session:
+            (job,) = job_views.job_views(
+                session, owner_id=None, now=harness.clock(), storage_url="file:///s"
+            )
+            detail = job_views.job_detail(
+                session, session.get_one(Job, job.id), now=harness.clock(), storage_url="file:///s"
+            )
+        return shown_state(job), shown_state(detail.attempts[-1])
+
+    harness.submit()
+    harness.settle(4)
+    agent = harness.join()
+    assert shown() == ("preparing", "preparing")
+    agent.prepare()  # first attempt: fences and starts at once
+    assert shown() == ("starting", "starting")
+    assert any("is starting" in event.text for event in harness.rows(Event))
+    agent.train(1)
+    assert shown() == ("running", "running")
+
+
+def test_a_save_time_that_is_only_a_bound_is_not_taken_for_one(harness: MasterHarness) -> None:
+    def delta_s() -> tuple[float, bool]:
+        with harness.db.read() as session:
+            vm = session.get_one(VmRow, harness.vms()[0].id)
+            found = policy_inputs.read(
+                *(session, pool_of(vm), vm.job_id, StatedPriors(prior_save_s=1.0)),
+                policy="notice-aware",
+                now=harness.clock(),
+            )
+        return found.measures.save_s, found.saves_measured
+
+    def unmarked(n: int, delta_s: float) -> CommittedReport:
+        return commit(n, n).model_copy(update={"delta_s": delta_s, "delta_exact": False})
+
+    agent = harness.training()
+    agent.report(unmarked(50, 8.0))
+    assert delta_s() == (1.0, False)  # as assumed: not the 8 s of an evaluation before it
+    (attempt,) = harness.rows(Attempt)
+    (checkpoint,) = harness.rows(Checkpoint)
+    assert (attempt.save_s, checkpoint.delta_s) == (None, 0.0)
+    assert any("(save at most 8.00 s, backup" in event.text for event in harness.rows(Event))
+    agent.report(unmarked(51, 0.25))
+    assert delta_s() == (0.25, False)
+    for n in range(52, 57):
+        agent.report(unmarked(n, 8.0))
+    assert delta_s() == (1.0, False)  # the shortest of the last few
+    agent.report(commit(60, 60, SaveKind.INSURANCE).model_copy(update={"delta_s": 0.5}))
+    agent.report(unmarked(61, 8.0))
+    assert delta_s() == (0.5, True)
 
 
 def test_a_report_is_as_old_as_it_says(harness: MasterHarness) -> None:

@@ -168,6 +168,23 @@ def test_a_lane_has_its_phases_without_gaps() -> None:
     assert lane.outcome == "user failure"
 
 
+def test_imports_before_the_first_step_are_a_phase_of_their_own() -> None:
+    vm = vm_views.vm_view(sample_rows.vm(1, "j", 0, -100, None, None), [], now=sample_rows.NOW)
+
+    def phases(**more: object) -> list[tuple[str, float]]:
+        one = attempt_view(1, state="preparing", reason=None, **more)
+        start, end = sample_rows.at(-100), sample_rows.NOW
+        [lane] = chart.timeline([one], [vm], [], start=start, end=end)
+        return [(segment.phase, segment.x) for segment in lane.segments[1:]]
+
+    began, first = sample_rows.at(-70), sample_rows.at(-50)
+    assert phases(started_at=began) == [("preparing", 8.0), ("starting", 300.0)]
+    assert phases(started_at=began, first_step_at=first)[1:] == [
+        ("starting", 300.0),
+        ("training", 500.0),
+    ]
+
+
 def test_a_second_attempt_on_the_same_vm_did_not_wait_for_it() -> None:
     vm = vm_views.vm_view(sample_rows.vm(1, "j", 0, -100, None, None), [], now=sample_rows.NOW)
     first = attempt_view(1, first_step_at=sample_rows.at(-90), ended_at=sample_rows.at(-60))

@@ -30,11 +30,11 @@ def test_hello_comes_first_and_carries_version_rank_and_process(vm: Vm) -> None:
     assert line == [{"t": "hello", "v": 2, "world": 1, "at": vm.clock.now, **stamp}]
 
 
-def test_init_ends_at_the_first_step_and_counts_from_the_start_of_the_process(vm: Vm) -> None:
+def test_starting_ends_at_the_first_step_and_counts_from_the_start_of_the_process(vm: Vm) -> None:
     session = vm.session(age_s=1.5)
     vm.clock.move(0.5)
     run_steps(vm, session, 2)
-    assert vm.received("phase") == [{"t": "phase", "phase": "init", "s": 2.0}]
+    assert vm.received("phase") == [{"t": "phase", "phase": "starting", "s": 2.0}]
 
 
 def test_step_timings_are_means_and_leave_saves_out_of_data_loading(vm: Vm) -> None:
@@ -147,6 +147,7 @@ def test_a_request_is_answered_once_with_its_own_id_kind_and_delta(vm: Vm) -> No
         "kind": "emergency",
         "request": "r1",
         "delta_s": 0.4,
+        "exact": True,
         "began": began,
         "mono": vm.clock.now,
     }

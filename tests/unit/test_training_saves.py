@@ -36,6 +36,37 @@ def in_a_thread(call: Callable[[], object]) -> Exception | None:
     return raised[0] if raised else None
 
 
+def test_what_the_script_did_before_an_unmarked_save_is_no_save_time(vm: Vm) -> None:
+    """An evaluation of 8 s before a tiny file: only a mark, or a check, tells the two apart."""
+    session = vm.session()
+
+    def save(*, marked: bool) -> None:
+        run_steps(vm, session, 100)
+        vm.clock.move(8.0)
+        if marked:
+            with session.saving() as begun:
+                vm.clock.move(0.25)
+                begun.backup(vm.save())
+        else:
+            vm.clock.move(0.25)
+            session.backup(vm.save())
+
+    save(marked=False)
+    save(marked=True)
+    vm.want("r1")
+    assert session.check_save()
+    vm.clock.move(0.5)
+    session.backup(vm.save())
+    vm.want("r2")  # answered by a save that the script makes anyway
+    save(marked=False)
+    assert [(m["delta_s"], m["exact"]) for m in vm.published()] == [
+        (8.25, False),
+        (0.25, True),
+        (0.5, True),
+        (8.25, False),
+    ]
+
+
 def test_an_old_save_does_not_answer_what_was_asked_while_it_ran(vm: Vm) -> None:
     session = vm.session()
     run_steps(vm, session, 100)

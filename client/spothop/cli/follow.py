@@ -13,7 +13,7 @@ from rich.text import Text
 
 from spothop.cli import views
 from spothop.eventlog import EventFilter
-from spothop.figures import money, number, saved
+from spothop.figures import money, number, saved, shown_state
 from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
 from spothop.wire import JOB_ENDED, EventView, JobView
@@ -82,7 +82,7 @@ class Screen:
 
 def status_line(job: JobView) -> str:
     """The state of a job in one line."""
-    parts = [job.state, f"step {number(job.step)}"]
+    parts = [shown_state(job), f"step {number(job.step)}"]
     if "loss" in job.metrics:
         parts.append(f"loss {job.metrics['loss']:.4g}")
     parts.append(f"preempted {job.preemptions}x")

@@ -12,7 +12,7 @@ from rich.text import Text
 from spothop.cli.inject import words as injection_words
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
-from spothop.figures import ON_DEMAND, exits_text, money, number, saved, size
+from spothop.figures import ON_DEMAND, exits_text, money, number, saved, shown_state, size
 from spothop.wire import (
     AttemptView,
     EventView,
@@ -123,7 +123,7 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
     rows = [
         (
             job.id,
-            job.state,
+            shown_state(job),
             number(job.step),
             short_place(job.pool),
             f"{job.preemptions}x",
@@ -200,7 +200,7 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
                 point.kind.value,
                 str(point.attempt),
                 size(point.bytes),
-                duration(point.delta_s),
+                duration(point.delta_s or None),
                 duration(point.beta_s),
                 age(point.committed_at, now=now),
             )
@@ -227,7 +227,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
     rows = [
         ("name", f"{job.name} (owner {job.owner})"),
-        ("state", job.state + (f": {job.reason}" if job.reason else "")),
+        ("state", shown_state(job) + (f": {job.reason}" if job.reason else "")),
         ("step", number(job.step) + (f" ({figures})" if figures else "")),
         ("pool", place(job.pool) + (f" (VM {job.vm})" if job.vm else "")),
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
@@ -271,7 +271,7 @@ def _attempt_state(attempt: AttemptView) -> str:
     """`ended: user_failure (signal SIGKILL)`"""
     reason = f": {attempt.reason}" if attempt.reason else ""
     exits = exits_text(attempt.places)
-    return f"{attempt.state}{reason}" + (f" ({exits})" if exits else "")
+    return f"{shown_state(attempt)}{reason}" + (f" ({exits})" if exits else "")
 
 
 def event_line(event: EventView) -> Text:

@@ -29,7 +29,7 @@ _beside_trainer = False
 
 
 def enter_step() -> None:
-    """A training step begins. The first call ends the init phase.
+    """A training step begins. The first call ends the starting phase.
 
     Raises SystemExit(0) when the job is to stop (cancelled, paused, fenced).
     """
@@ -61,10 +61,11 @@ def check_save() -> bool:
 def saving(step: int | None = None, *, shard: Shard = False) -> Save:
     """`with sp.saving() as save:` marks a save: when it began, and of which step it is.
 
-    Not needed where `backup()` follows the save at once. It is for saves that are handed over
-    later, from a thread: call `save.backup(path)` there. A save that raises inside the block is
-    asked for again. `step`: which one the save holds, if it is not the newest completed one;
-    `shard`: as in `backup()`.
+    The time of a save counts from here. Without the mark nobody can tell a periodic save from what
+    the script does before it, such as an evaluation: its time is then known as an upper bound only.
+    Saves that are handed over later, from a thread, need it: call `save.backup(path)` there. A save
+    that raises inside the block is asked for again. `step`: which one the save holds, if it is not
+    the newest completed one; `shard`: as in `backup()`.
     """
     return (_default or _start()).saving(step, shard=shard)
 

@@ -41,14 +41,21 @@ class SaveRequest:
 
 
 class Begun:
-    """A save that has begun: the request that it answers, the step that it holds, its moment."""
+    """A save that has begun: the request that it answers, the step that it holds, its moment.
 
-    __slots__ = ("at", "request", "step")
+    `exact`: the script said when it began, by `check_save()` or `saving()`. Else `at` is the end of
+    the last step, and whatever else the script did since (an evaluation, say) lies in between.
+    """
 
-    def __init__(self, request: SaveRequest | None, step: int, at: float) -> None:
+    __slots__ = ("at", "exact", "request", "step")
+
+    def __init__(
+        self, request: SaveRequest | None, step: int, at: float, *, exact: bool = True
+    ) -> None:
         self.request = request
         self.step = step
         self.at = at
+        self.exact = exact
 
 
 UNKNOWN = 0.0
@@ -173,9 +180,12 @@ class SaveRequests:
     def _drop(self) -> None:
         self.pending, self._later = self._later, None
 
-    def answered(self, step: int, periodic_began: float, *, named: int | None = None) -> Begun:
+    def answered(
+        self, step: int, periodic_began: float, *, named: int | None = None, exact: bool = False
+    ) -> Begun:
         """The save that a backup made now is of. `periodic_began`: when it began at the earliest
-        where no check was true before it; `named`: the step that the script says it holds."""
+        where no check was true before it, and with `exact` just then; `named`: the step that the
+        script says it holds."""
         saving = self._saving
         if named is not None and named != step:
             if saving is not None and self._asked_step == named:
@@ -185,15 +195,13 @@ class SaveRequests:
             if named is None:
                 return Begun(saving, self._asked_step, self.asked_at)
             saving = None
-        began = periodic_began if saving is None else self.asked_at
-        due = self._due(step)
-        if due is not None:
-            return Begun(due, step, began)
-        return Begun(saving, step, began)
+        if saving is not None:
+            periodic_began, exact = self.asked_at, True
+        return Begun(self._due(step) or saving, step, periodic_began, exact=exact)
 
     def claim(self, step: int, now: float) -> Begun:
         """A save begins now, of this step: the request that it answers is nobody else's."""
-        begun = self.answered(step, now)
+        begun = self.answered(step, now, exact=True)
         if begun.request is not None and begun.request is self.pending:
             self._drop()
         if begun.request is self._saving:

@@ -87,7 +87,7 @@ class Session:
         poll_every_s: float = POLL_EVERY_S,
         report_every_s: float = REPORT_EVERY_S,
     ) -> None:
-        """`age_s`: how long the process has been running; its init phase began then. `quiet`: the
+        """`age_s`: how long the process has been running; its start-up began then. `quiet`: the
         agent hears of it at its first step, check or done. Before that a backup of it is found in
         the outbox: a child that only saves must not take what its parent is asked.
         `beside_trainer`: its parent trains already, so nothing may be put back under it."""
@@ -158,11 +158,11 @@ class Session:
             self._poll(now)
         if self._stop_at is not None:
             self._stop(now)
-        init_s = self._times.enter(now, self._requests.asked_at)
-        if init_s is not None:
+        starting_s = self._times.enter(now, self._requests.asked_at)
+        if starting_s is not None:
             self._thread = get_ident()
             self._trains = True  # as the message says
-            self._channel.send({"t": "phase", "phase": "init", "s": round(init_s, 6)})
+            self._channel.send({"t": "phase", "phase": "starting", "s": round(starting_s, 6)})
 
     def exit_step(self) -> None:
         """A step is completed. Raises RuntimeError without an enter_step() before it."""
@@ -296,6 +296,7 @@ class Session:
             "kind": request.kind if request else "periodic",
             "request": request.id if request else None,
             "delta_s": round(max(0.0, now - begun.at), 6) if begun.at else 0.0,
+            "exact": begun.exact,
             "began": begun.at,
             "mono": now,
         }

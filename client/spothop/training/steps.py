@@ -1,7 +1,7 @@
 """How long steps and the loading of data between them take, and how long the first step waited.
 
-A phase ends where the next one begins: init at the first enter; data loading runs from an exit to
-the next enter, less the saves in between. Times are CLOCK_MONOTONIC, seconds. Standard library
+A phase ends where the next one begins: starting at the first enter; data loading runs from an exit
+to the next enter, less the saves in between. Times are CLOCK_MONOTONIC, seconds. Standard library
 only: imported by every script.
 """
 
@@ -28,7 +28,7 @@ class StepTimes:
     )
 
     def __init__(self, began_at: float, *, now: float) -> None:
-        """`began_at`: when the process, and with it its init phase, began."""
+        """`began_at`: when the process, and with it its starting phase, began."""
         self._began_at = began_at
         self._entered_at: float | None = None  # None outside a step
         self._excluded_s = 0.0  # saves since the last exit: they are not data loading
@@ -41,7 +41,7 @@ class StepTimes:
         """The first step was entered."""
 
     def enter(self, now: float, asked_at: float) -> float | None:
-        """A step begins; returns the seconds of the init phase at the first one.
+        """A step begins; returns the seconds of the starting phase at the first one.
 
         `asked_at`: when check_save() was true without a backup since.
         """

@@ -10,7 +10,8 @@ from spothop.wire.common import SaveKind, Strict
 
 
 class PhaseReport(Strict):
-    """A part of preparation is over: join | bundle | setup | data | waiting | restore | init."""
+    """A part of preparation is over: join | bundle | setup | data | waiting | restore |
+    starting (from the start of the process to its first step)."""
 
     kind: Literal["phase"] = "phase"
     phase: str
@@ -82,6 +83,9 @@ class CommittedReport(Strict):
     bytes: int
     delta_s: float
     """Synchronous dump time in the training process; 0: not known, so it is no measurement."""
+    delta_exact: bool = True
+    """False: nobody marked where the save began, so that it took at most `delta_s`, which runs from
+    the last step."""
     beta_s: float
     """From `backup()` to the commit."""
     since_notice_s: float | None = None

@@ -181,6 +181,8 @@ class AttemptView(BaseModel):
     detail: str
     started_at: datetime | None
     """First step or start of the training process."""
+    starting: bool = False
+    """`preparing`, and its process runs: it imports and loads, before its first step."""
     ended_at: datetime | None
     restored_step: int | None
     last_step: int | None
@@ -200,6 +202,7 @@ class CheckpointView(BaseModel):
     kind: SaveKind
     bytes: int
     delta_s: float
+    """0: not measured, because nobody marked where the save began."""
     beta_s: float
     committed_at: datetime
     since_notice_s: float | None = None
@@ -210,6 +213,8 @@ class JobView(BaseModel):
     name: str
     owner: str
     state: JobState
+    starting: bool = False
+    """`preparing`, and the process runs: it imports and loads, before its first step."""
     wanted: Wanted
     reason: str
     """Why it is in this state, for people."""

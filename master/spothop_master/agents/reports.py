@@ -135,7 +135,8 @@ def _restored(context: ReportContext, report: RestoredReport) -> None:
 
 def _started(context: ReportContext, report: StartedReport) -> None:
     context.place.started_at = context.place.started_at or context.at
-    context.note("started", f"the process of attempt {context.attempt.number} runs", pid=report.pid)
+    text = f"attempt {context.attempt.number} is starting: its process runs, no step began yet"
+    context.note("started", text, pid=report.pid)
 
 
 def _steps(context: ReportContext, report: StepsReport) -> None:
@@ -190,12 +191,28 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
             step=report.step,
             kind=report.save.value,
             bytes=report.bytes,
-            delta_s=report.delta_s,
+            delta_s=report.delta_s if report.delta_exact else 0.0,
             beta_s=report.beta_s,
             since_notice_s=report.since_notice_s,
             committed_at=context.at,
         )
     )
+    _observe_save(context, report)
+    text = (
+        f"{report.save.value} checkpoint of step {report.step} "
+        f"({_save_words(report)}, backup {report.beta_s:.2f} s)"
+    )
+    context.note("committed", text, **report.model_dump(mode="json", exclude={"kind"}))
+    if _counts(context):
+        if report.delta_s > 0 and report.delta_exact:
+            context.attempt.save_s = report.delta_s
+        context.attempt.backup_s = report.beta_s
+        context.job.user_failures = context.job.infrastructure_failures = 0
+        _reinsure(context)
+
+
+def _observe_save(context: ReportContext, report: CommittedReport) -> None:
+    """A save time that is only a bound is kept as such (censored)."""
     measured = {"backup": report.beta_s}
     if report.delta_s > 0:
         measured["save"] = report.delta_s
@@ -207,20 +224,16 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
             value,
             attempt=context.attempt.number,
             n=report.n,
+            censored=kind == "save" and not report.delta_exact,
             now=context.at,
         )
-    save = f"save {report.delta_s:.2f} s" if report.delta_s > 0 else "save time not known"
-    context.note(
-        "committed",
-        f"{report.save.value} checkpoint of step {report.step} "
-        f"({save}, backup {report.beta_s:.2f} s)",
-        **report.model_dump(mode="json", exclude={"kind"}),
-    )
-    if _counts(context):
-        context.attempt.save_s = measured.get("save", context.attempt.save_s)
-        context.attempt.backup_s = report.beta_s
-        context.job.user_failures = context.job.infrastructure_failures = 0
-        _reinsure(context)
+
+
+def _save_words(report: CommittedReport) -> str:
+    if report.delta_s <= 0:
+        return "save time not known"
+    most = "" if report.delta_exact else "at most "
+    return f"save {most}{report.delta_s:.2f} s"
 
 
 def _notice(context: ReportContext, report: NoticeReport) -> None:

@@ -114,6 +114,7 @@ def attempt_view(row: Attempt) -> AttemptView:
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
         started_at=row.started_at,
+        starting=_is_starting(row),
         ended_at=row.ended_at,
         restored_step=row.restored_step,
         last_step=row.last_step,
@@ -122,6 +123,16 @@ def attempt_view(row: Attempt) -> AttemptView:
         first_step_at=row.first_step_at,
         step_at_notice=row.step_at_notice,
         notice_fits=row.notice_fits,
+    )
+
+
+def _is_starting(row: Attempt | None) -> bool:
+    """Its process runs, and has not begun a step."""
+    return (
+        row is not None
+        and row.state == AttemptState.PREPARING.value
+        and row.started_at is not None
+        and row.first_step_at is None
     )
 
 
@@ -160,6 +171,8 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
         "name": job.name,
         "owner": context.owners.get(job.owner_id, "?"),
         "state": JobState(job.state),
+        "starting": job.state == JobState.PREPARING.value
+        and _is_starting(attempts[-1] if attempts else None),
         "wanted": Wanted(job.wanted),
         "reason": job.reason,
         "submitted_at": job.submitted_at,

@@ -2,7 +2,7 @@
 
 `notice-aware` takes the posteriors of `pool_figures`. `thesis` takes the thesis's plain means over
 (VM type, region). Where nothing was measured a stated default stands in, and the answer says so.
-All durations are seconds. Two queries besides those of the pool.
+All durations are seconds. Two or three queries besides those of the pool.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from spothop.policy import Measures
 from spothop.policy.hazard import Hazard
+from spothop.policy.savetimes import RECENT, estimate
 from spothop.wire import Pool
 from spothop_master.store.observations import Priors
 from spothop_master.store.pool_figures import of_pools
@@ -29,7 +30,7 @@ class PolicyInputs:
     hazard: Hazard | None
     """None with fewer than 30 preemptions in the region, and for other policies."""
     saves_measured: bool
-    """Delta and beta were measured; else they are stated defaults."""
+    """Delta and beta were measured; else they are stated defaults, or a bound below them."""
 
 
 def read(
@@ -48,10 +49,11 @@ def read(
     """
     figures = of_pools(session, [pool], priors, now=now)[pool]
     save_s, backup_s = _of_job(session, job_id)
+    bounds_s = _save_bounds_s(session, job_id) if save_s is None else []
     ours = not policy.startswith("thesis")
     measures = Measures(
         step_s=_newest_step_s(session, job_id) or 0.0,
-        save_s=priors.prior_save_s if save_s is None else save_s,
+        save_s=estimate(save_s, bounds_s, assumed_s=priors.prior_save_s),
         backup_s=priors.prior_backup_s if backup_s is None else backup_s,
         mttp_s=figures.rate.mttp_s if ours else figures.plain_mttp_s,
         restart_s=figures.restart_s,
@@ -73,10 +75,24 @@ def _of_job(session: Session, job_id: str | None) -> tuple[float | None, float |
         rows = session.execute(
             select(Observation.kind, func.avg(Observation.value))
             .where(Observation.job_id == job_id, Observation.kind.in_(("save", "backup")))
+            .where(~Observation.censored)
             .group_by(Observation.kind)
         )
         means = {row[0]: float(row[1]) for row in rows}
     return means.get("save"), means.get("backup")
+
+
+def _save_bounds_s(session: Session, job_id: str | None) -> list[float]:
+    """What the newest saves took at most whose beginning nobody marked."""
+    if job_id is None:
+        return []
+    bounds = (
+        select(Observation.value)
+        .where(Observation.job_id == job_id, Observation.kind == "save", Observation.censored)
+        .order_by(Observation.id.desc())
+        .limit(RECENT)
+    )
+    return list(session.scalars(bounds))
 
 
 def _newest_step_s(session: Session, job_id: str | None) -> float | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from spothop.figures import number
+from spothop.figures import number, shown_state
 from spothop.wire import AttemptView, CheckpointView, VmView
 
 WIDTH = 1000
@@ -32,7 +32,7 @@ class LineChart:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """One phase of an attempt: waiting, preparing, training or draining."""
+    """One phase of an attempt: waiting, preparing, starting, training or draining."""
 
     phase: str
     x: float
@@ -117,7 +117,7 @@ def timeline(
             Lane(
                 number=attempt.number,
                 zone=vm.pool.zone,
-                outcome=(attempt.reason or attempt.state).replace("_", " "),
+                outcome=(attempt.reason or shown_state(attempt)).replace("_", " "),
                 segments=tuple(segments),
                 ticks=tuple(ticks),
             )
@@ -136,6 +136,7 @@ def _phases(
     points: list[tuple[str, datetime | None]] = [
         ("waiting", None if before else max(start, vm.requested_at)),
         ("preparing", before or vm.running_at),
+        ("starting", attempt.started_at if attempt.started_at != attempt.first_step_at else None),
         ("training", attempt.first_step_at),
         ("draining", attempt.notice_at),
     ]

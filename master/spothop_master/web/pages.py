@@ -52,6 +52,7 @@ _templates.filters.update(
     size=figures.size,
     number=figures.number,
     exits=figures.exits_text,
+    shown_state=figures.shown_state,
     moment=format.moment,
     clock=format.clock,
 )
