@@ -42,13 +42,14 @@ def texts(harness: MasterHarness, job_id: str = "job-1") -> list[str]:
 
 
 def lived(harness: MasterHarness, seconds: float, *, times: int = 1, **more: object) -> None:
-    """Lives of another job's VMs in zone `a`."""
+    """Lives of another job's VMs in zone `a`, one after the other."""
     with harness.db.begin() as session:
         for i in range(times):
             session.add(
                 Observation(
                     kind="life", cloud="fake", region="r", zone="a", vm_type="gpu", spot=True,
-                    value=seconds, vm_id=f"other-{seconds}-{i}", **{"at": harness.clock(), **more},
+                    value=seconds, vm_id=f"other-{seconds}-{i}",
+                    **{"at": harness.clock() - timedelta(seconds=i * seconds), **more},
                 )
             )  # fmt: skip
 
@@ -132,7 +133,7 @@ def test_an_event_only_when_tau_changes_materially_also_by_a_slow_drift(
     assert len(texts(harness)) == 1
     drifted = []
     for n in range(1, 9):
-        lived(harness, 3000.0 + n)
+        lived(harness, 3000.0 + n, at=harness.clock() - timedelta(hours=n))
         told = insured(agent.train(10))
         assert told is not None
         drifted.append(told.tau_s)

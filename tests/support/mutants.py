@@ -55,7 +55,11 @@ class Group:
 GROUPS = {
     "policy": Group(
         modules=("spothop/policy/*",),
-        tests=("unit/test_policy_*.py", "unit/test_estimators.py"),
+        tests=(
+            "unit/test_policy_*.py",
+            "unit/test_estimators.py",
+            "unit/test_estimator_coverage.py",
+        ),
     ),
     "checkpoints": Group(
         modules=("spothop/checkpoints/*",),

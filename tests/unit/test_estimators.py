@@ -40,6 +40,11 @@ def died(hours: float, ago_s: float = 0.0) -> Life:
     return Life(duration_s=hours * 3_600, preempted=True, ended_ago_s=ago_s)
 
 
+def one_by_one(hours: float, n: int, ago_s: float = 0.0) -> list[Life]:
+    """One VM at a time: each runs when the one before has gone."""
+    return [died(hours, ago_s + i * hours * 3_600) for i in range(n)]
+
+
 def cut(hours: float) -> Life:
     return Life(duration_s=hours * 3_600, preempted=False)
 
@@ -52,7 +57,7 @@ def test_no_lives_leave_the_prior() -> None:
 
 
 def test_the_rate_is_preemptions_over_all_exposure() -> None:
-    posterior = preemption_rate([died(1), died(3), cut(8)], half_life_s=None)
+    posterior = preemption_rate([died(1), died(3, ago_s=600), cut(8)], half_life_s=None)
     assert posterior.mttp_s == pytest.approx((3 + 12) / (1 + 2) * 3_600)
     assert posterior.lives == 2
 
@@ -64,8 +69,7 @@ def test_a_censored_life_makes_the_pool_look_safer_and_a_death_less_safe() -> No
 
 
 def test_old_lives_fade_and_very_old_ones_leave_the_prior() -> None:
-    fresh = [died(0.5) for _ in range(20)]
-    old = [died(0.5, ago_s=30 * DAY_S) for _ in range(20)]
+    fresh, old = one_by_one(0.5, 20), one_by_one(0.5, 20, ago_s=30 * DAY_S)
     assert preemption_rate(fresh).mttp_s < 1.1 * 3_600
     assert preemption_rate(old).mttp_s == pytest.approx(3 * 3_600, rel=1e-6)
     assert preemption_rate(old, half_life_s=None).mttp_s < 1.1 * 3_600
@@ -93,25 +97,25 @@ def test_fading_leaves_a_steady_rate_unbiased() -> None:
 
 
 def test_neighbours_help_a_zone_without_lives_and_yield_to_its_own() -> None:
-    region = [died(1) for _ in range(100)]
+    region = [one_by_one(1, 100)]
     alone = preemption_rate([], neighbours=region)
     assert alone.mttp_s == pytest.approx(3_600, rel=0.1)
     assert alone.events == pytest.approx(5)
     assert alone.lives == 0
-    own = [died(10) for _ in range(50)]
+    own = one_by_one(10, 50)
     assert preemption_rate(own, neighbours=region, half_life_s=None).mttp_s > 8.5 * 3_600
 
 
 def test_more_lives_make_the_interval_narrower() -> None:
     def width(n: int) -> float:
-        low, high = preemption_rate([died(3)] * n, half_life_s=None).interval()
+        low, high = preemption_rate(one_by_one(3, n), half_life_s=None).interval()
         return high / low
 
     assert width(100) < width(30) < width(3)
 
 
 def test_a_wider_level_gives_a_wider_interval() -> None:
-    posterior = preemption_rate([died(3)] * 10)
+    posterior = preemption_rate(one_by_one(3, 10))
     inner, outer = posterior.interval(0.5), posterior.interval(0.95)
     assert outer[0] < inner[0] < posterior.mttp_s < inner[1] < outer[1]
 
@@ -121,7 +125,7 @@ def test_a_wider_level_gives_a_wider_interval() -> None:
 def test_every_estimate_is_finite_and_inside_its_interval(
     mine: list[Life], others: list[Life], half_life_s: float | None
 ) -> None:
-    posterior = preemption_rate(mine, neighbours=others, half_life_s=half_life_s)
+    posterior = preemption_rate(mine, neighbours=[others], half_life_s=half_life_s)
     low, high = posterior.interval()
     assert 0 < low < posterior.mttp_s < math.inf
     assert low < high < math.inf
@@ -241,8 +245,8 @@ def test_lives_of_no_length_count_once() -> None:
 
 def test_the_lives_of_neighbours_fade_too() -> None:
     def level(ago_s: float) -> float:
-        near = [died(0.1, ago_s)] * 3
-        return preemption_rate([], neighbours=near, half_life_s=3_600.0).mttp_s
+        near = one_by_one(0.1, 3, ago_s)
+        return preemption_rate([], neighbours=[near], half_life_s=3_600.0).mttp_s
 
     assert level(0.0) < level(3_600.0) < level(1e6) == pytest.approx(3 * 3_600)
 

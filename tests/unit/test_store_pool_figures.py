@@ -125,7 +125,7 @@ def test_the_posterior_is_the_estimators(db: Database) -> None:
             Life(duration_s=2 * HOUR, preempted=True, ended_ago_s=HOUR),
             Life(duration_s=5 * HOUR, preempted=False, ended_ago_s=2 * HOUR),
         ],
-        neighbours=[Life(duration_s=HOUR, preempted=True)],
+        neighbours=[[Life(duration_s=HOUR, preempted=True)]],
         prior=RatePrior(exposure_s=3 * HOUR),
     )
     known = figures(db)
@@ -167,8 +167,8 @@ def test_a_vm_that_is_alive_counts_its_age_and_an_ended_one_counts_once(db: Data
 
 
 def test_old_lives_fade(db: Database) -> None:
-    for _ in range(20):
-        see(db, A, "life", 60.0, ago_s=5 * 24 * HOUR)
+    for n in range(20):
+        see(db, A, "life", 60.0, ago_s=5 * 24 * HOUR + n * 60)
     assert figures(db, mttp_half_life_s=1e9).rate.mttp_s < 0.2 * HOUR
     assert figures(db).rate.mttp_s > HOUR
     see(db, A, "life", 60.0, ago_s=400 * 24 * HOUR)

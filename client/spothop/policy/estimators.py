@@ -2,8 +2,9 @@
 
 The preemption rate has a Gamma posterior: lives are right-censored (a VM that we ended did not die,
 a VM still alive counts its age, once), which for constant rates needs only the number of
-preemptions and the total exposure. Lives in other zones of the region enter as a weakened
-prior; old lives lose weight with a half-life. The share of kept notices has a Beta posterior.
+preemptions and the total exposure; those of one event count as one. Lives in other zones of the
+region enter as a weakened prior; old lives lose weight with a half-life. The share of kept notices
+has a Beta posterior.
 
 With few lives the prior dominates: `RatePosterior.interval` then describes the prior, not the
 pool (`benchmarks/estimator_coverage.py` shows by how much).
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from spothop.policy.clusters import dispersion, event_of
 from spothop.policy.special import beta_quantile, gamma_quantile
 
 DAY_S = 86_400.0
@@ -109,12 +111,12 @@ class Survival:
 def preemption_rate(
     lives: Iterable[Life],
     *,
-    neighbours: Iterable[Life] = (),
+    neighbours: Iterable[Iterable[Life]] = (),
     prior: RatePrior | None = None,
     half_life_s: float | None = DAY_S,
     pooling: float = 4.0,
 ) -> RatePosterior:
-    """The rate of one pool; `neighbours` are the lives of the region's other zones.
+    """The rate of one pool; `neighbours` are the lives of the region's other zones, zone by zone.
 
     The region's posterior becomes the zone's prior, weakened to at most `pooling` preemptions, so
     that a dozen lives of the zone itself outweigh the others. `half_life_s` None: nothing fades.
@@ -122,8 +124,10 @@ def preemption_rate(
     """
     prior = prior or RatePrior()
     mine = list(lives)
-    events, exposure_s = _evidence(neighbours, half_life_s)
-    events, exposure_s = prior.events + events, prior.exposure_s + exposure_s
+    events, exposure_s = prior.events, prior.exposure_s
+    for zone in neighbours:
+        seen, over_s = _evidence(zone, half_life_s)
+        events, exposure_s = events + seen, exposure_s + over_s
     weaken = min(1.0, (prior.events + pooling) / events)
     own_events, own_exposure_s = _evidence(mine, half_life_s)
     return RatePosterior(
@@ -131,6 +135,16 @@ def preemption_rate(
         exposure_s=weaken * exposure_s + own_exposure_s,
         lives=sum(life.preempted for life in mine),
     )
+
+
+def by_event(lives: Iterable[Life]) -> list[tuple[float, bool, int]]:
+    """Lives of one zone as `hazard.weighed` takes them: seconds, preempted, number of the event."""
+    known = list(lives)
+    died = [(life.ended_ago_s, life.duration_s) for life in known if life.preempted]
+    numbers = iter(event_of(died, exposure_s=sum(life.duration_s for life in known)))
+    return [
+        (life.duration_s, life.preempted, next(numbers) if life.preempted else -1) for life in known
+    ]
 
 
 def failure_mean_s(
@@ -142,7 +156,7 @@ def failure_mean_s(
     in a short history does not count too much.
     """
     ends = [replace(life, preempted=life.failed) for life in lives]
-    events, exposure_s = _evidence(ends, half_life_s)
+    events, exposure_s = _faded(ends, half_life_s)
     return (prior_exposure_s + exposure_s) / events if events > 0 else None
 
 
@@ -185,7 +199,25 @@ def median_life_s(curve: Sequence[Survival]) -> float | None:
 
 
 def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:
-    """Faded preemptions and exposure, scaled so that the Gamma interval keeps its level.
+    """Faded preemptions and exposure of one zone, so that the Gamma interval keeps its level.
+
+    Deaths of one event count as one, and so does the exposure behind them: the rate stays, the
+    interval widens (`spothop.policy.clusters`).
+    """
+    known = list(lives)
+    events, exposure_s = _faded(known, half_life_s)
+    died = [life for life in known if life.preempted]
+    share = 1 / dispersion(
+        [(life.ended_ago_s, life.duration_s) for life in died],
+        [_weight(life, half_life_s) for life in died],
+        exposure_s=sum(life.duration_s for life in known),
+        watched_s=max((life.ended_ago_s + life.duration_s for life in known), default=0.0),
+    )
+    return share * events, share * exposure_s
+
+
+def _faded(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:
+    """Preemptions and exposure by their weights, scaled up to what they tell.
 
     Weights below 1 make the variance of a weighted count smaller than its mean; a posterior that
     took the sums as they are would be too wide. Both are therefore scaled by (sum of w) / (sum of
@@ -197,11 +229,11 @@ def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, 
     events = exposure_s = squared_s = 0.0
     for life in lives:
         _check(life)
+        weight = _weight(life, half_life_s)
         if half_life_s is None:
-            weight, first, second = 1.0, life.duration_s, life.duration_s
+            first, second = life.duration_s, life.duration_s
         else:
             fade = math.log(2) / half_life_s
-            weight = math.exp(-fade * life.ended_ago_s)
             first = -weight * math.expm1(-fade * life.duration_s) / fade
             second = -(weight**2) * math.expm1(-2 * fade * life.duration_s) / (2 * fade)
         events += weight * life.preempted
@@ -209,6 +241,10 @@ def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, 
         squared_s += second
     scale = min(exposure_s / squared_s, 2.0) if squared_s > 0 else 1.0
     return scale * events, scale * exposure_s
+
+
+def _weight(life: Life, half_life_s: float | None) -> float:
+    return 1.0 if half_life_s is None else 2.0 ** -(life.ended_ago_s / half_life_s)
 
 
 def _check(life: Life) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from spothop.policy.estimators import (
     RatePosterior,
     RatePrior,
     Survival,
+    by_event,
     failure_mean_s,
     kaplan_meier,
     median_life_s,
@@ -42,8 +44,6 @@ from spothop_master.store.zone_observations import (
 
 FEWEST_LIVES = 2
 """Fewer preemptions than this give no survival curve."""
-TOGETHER_S = 120.0
-"""Preemptions in one zone within about this time are one event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,8 @@ class PoolFigures:
     default_restart_s: float
     own: Sequence[Life]
     """Of this zone, ended ones and those alive."""
-    neighbours: Sequence[Life]
-    """Of the region's other zones."""
-    by_zone: Sequence[Sequence[Life]]
-    """Of all zones, this one included."""
+    neighbours: Sequence[Sequence[Life]]
+    """Of each of the region's other zones."""
     lives: int
     """Preemptions ever seen in this zone."""
     region_lives: int
@@ -94,7 +92,7 @@ class PoolFigures:
     def failure_s(self) -> float | None:
         """M_f of the region: mean time between ends that nothing announced."""
         return failure_mean_s(
-            [*self.own, *self.neighbours],
+            chain(self.own, *self.neighbours),
             prior_exposure_s=self.prior_mttp_s,
             half_life_s=self.half_life_s,
         )
@@ -102,13 +100,7 @@ class PoolFigures:
     @property
     def hazard(self) -> Hazard | None:
         """The hazard by age: its shape from the region, its level from the zone's own M."""
-        zones = [
-            weighed(
-                (life.duration_s, life.preempted, round(life.ended_ago_s / TOGETHER_S))
-                for life in zone
-            )
-            for zone in self.by_zone
-        ]
+        zones = [weighed(by_event(zone)) for zone in (self.own, *self.neighbours)]
         return fit_by_age(zones, mttp_s=self.rate.mttp_s)
 
     @property
@@ -160,10 +152,7 @@ def _figures(pool: Pool, zones: Mapping[str, ZoneObservations], priors: Priors) 
         half_life_s=priors.mttp_half_life_s,
         default_restart_s=priors.prior_restart_s,
         own=own.lives,
-        neighbours=[
-            life for name, zone in zones.items() if name != pool.zone for life in zone.lives
-        ],
-        by_zone=[zone.lives for zone in zones.values()],
+        neighbours=[zone.lives for name, zone in zones.items() if name != pool.zone],
         lives=own.count["life", False],
         region_lives=whole.count["life", False],
         censored=own.count["life", True],
