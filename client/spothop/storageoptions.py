@@ -63,6 +63,12 @@ SHOWN = ALL - {
 }
 """Names whose values are no secrets: addresses, switches, and files that only a VM can read."""
 
+CREDENTIALS = (ALL - SHOWN - {"sse_customer_key_base64", "encryption_key"}) | {
+    *("container_credentials_full_uri", "container_credentials_relative_uri"),
+    *("federated_token_file", "use_azure_cli", "web_identity_token_file"),
+}
+"""Names of those that say who we are; what is not here comes from the environment or a role."""
+
 _OF_SCHEME = {
     **dict.fromkeys(("s3", "s3a"), "S3"),
     "gs": "GCS",
@@ -126,6 +132,18 @@ def refusals(url: str, options: Mapping[str, object]) -> Iterator[tuple[str, str
             yield name, "should be text", 'put it in quotes, such as "true"'
         elif MASK in value:
             yield name, "is the mask of a secret, not the secret", "write the true value"
+
+
+def credentials_of(url: str, options: Mapping[str, str]) -> str:
+    """Where the credentials for this storage come from, for people: no value is told, only names;
+    empty where none are needed."""
+    if provider_of(url) is None:
+        return ""
+    if options.get("skip_signature", "").lower() == "true":
+        return "nowhere (option skip_signature)"
+    if given := sorted(CREDENTIALS & options.keys()):
+        return f"{', '.join(given)} in checkpoint.storage.options"
+    return "the VM's environment or its role (checkpoint.storage.options holds none)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

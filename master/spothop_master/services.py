@@ -15,6 +15,7 @@ from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
+from spothop_master.probes import Probes
 from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
@@ -36,6 +37,7 @@ class Services:
     bundles: Bundles
     logs: Logs
     clock: Callable[[], datetime]
+    probes: Probes = field(default_factory=Probes)
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the master is asked to end: long polls answer at once."""
 

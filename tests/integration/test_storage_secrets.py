@@ -19,7 +19,7 @@ import pytest
 from fakes.agent_vm import pack
 from fakes.attempt_harness import OK
 from fakes.http_master import HttpMaster
-from fakes.s3_server import S3Server
+from fakes.s3_server import FOR_EVER, S3Server
 from fakes.scripted_process import ScriptedProcess
 from fakes.virtual_time import play, until
 from spothop import cli, jobfile
@@ -94,6 +94,10 @@ class Site:
         self.master.call("PUT", f"/api/v1/bundles/{SHA256}", content=BUNDLE)
         body = {"spec": spec, "bundle": SHA256, "token": token}
         return self.master.post("/api/v1/jobs", json=body)
+
+    def plan(self) -> httpx.Response:
+        spec = jobfile.load(self.file).as_mapping()
+        return self.master.post("/api/v1/plan", json={"spec": spec})
 
     def booted(self) -> Agent:
         """The agent of the VM that was launched last."""
@@ -220,6 +224,19 @@ def _files_with_secrets(root: Path) -> set[str]:
         if path.is_file() and any(s.encode() in path.read_bytes() for s in SECRETS.values()):
             found.add(path.name.removesuffix("-wal"))
     return found
+
+
+@pytest.mark.parametrize("asked", ["plan", "submit"])
+def test_a_bucket_that_refuses_is_found_before_a_vm_is_paid_for(site: Site, asked: str) -> None:
+    site.s3.fail("PutObject", "*", 403, "AccessDenied", times=FOR_EVER)
+    found = site.plan() if asked == "plan" else site.submit()
+    assert found.status_code == 422
+    problem = found.json()
+    assert (problem["error"], problem["field"]) == ("bad_storage", "checkpoint.storage")
+    assert "s3://bucket/runs: 403 AccessDenied" in problem["message"]
+    assert "access_key_id, secret_access_key in checkpoint.storage.options" in problem["hint"]
+    assert not any(secret in found.text for secret in SECRETS.values())
+    assert site.master.get("/api/v1/jobs").json() == []
 
 
 def test_the_same_submit_twice_is_one_job(site: Site) -> None:

@@ -65,6 +65,29 @@ def test_each_failure_has_its_class(error: Exception, kind: type[StorageError]) 
     assert "s3://bucket" in str(ours)
 
 
+@pytest.mark.parametrize(
+    ("request_line", "answer", "kind"),
+    [
+        ("PUT http://169.254.169.254/latest/api/token", "404 Not Found", StorageDenied),
+        ("PUT http://169.254.169.254/latest/api/token", "403 Forbidden: denied", StorageDenied),
+        ("PUT http://127.0.0.1:9/latest/api/token", "503 Busy", StorageUnavailable),
+        ("GET http://169.254.169.254/computeMetadata/v1/x/token", "404 No", StorageDenied),
+        ("GET http://169.254.169.254/metadata/identity/oauth2/token", "400 No", StorageDenied),
+        ("GET http://169.254.170.2/v2/credentials", "404 Not Found", StorageDenied),
+    ],
+)
+def test_missing_credentials_are_no_missing_object(
+    request_line: str, answer: str, kind: type[StorageError]
+) -> None:
+    """The machine's role was asked for: its address concerns no user, and its 404 no object."""
+    text = f"Generic error: Error performing {request_line} in 9ms - Server returned non-2xx status"
+    ours = translate(obs.GenericError(f"{text} code: {answer}"), "s3://bucket", "some/key")
+    assert type(ours) is kind
+    assert "no credentials for 'some/key' in s3://bucket" in str(ours)
+    assert "169.254" not in str(ours)
+    assert "127.0.0.1" not in str(ours)
+
+
 def test_the_debug_dump_of_obstore_is_left_out() -> None:
     assert "Debug" not in str(translate(obs.GenericError("bad\n\nDebug source:\nX {}"), "u", "k"))
 

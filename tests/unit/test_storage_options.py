@@ -326,3 +326,19 @@ def test_a_signature_is_found_in_every_writing() -> None:
 
 def test_the_specs_model_is_the_same_either_way() -> None:
     assert JobSpec.model_validate(job("s3://b")) == JobSpec.model_validate(job({"url": "s3://b"}))
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [
+        ("file:///x", {}, ""),
+        ("s3://b", {}, "the VM's environment or its role"),
+        ("s3://b", {"access_key_id": "AKIA1", "endpoint": "e"}, "access_key_id in checkpoint.sto"),
+        ("s3://b", {"skip_signature": "True"}, "nowhere (option skip_signature)"),
+        ("az://a/c", {"sas_key": "sig=1"}, "sas_key in checkpoint.storage.options"),
+    ],
+)
+def test_where_credentials_come_from(url: str, options: dict[str, str], said: str) -> None:
+    found = storageoptions.credentials_of(url, options)
+    assert found.startswith(said)
+    assert not any(value in found for name, value in options.items() if name not in SHOWN)

@@ -8,6 +8,7 @@ server has answered, its own error code decides (`codes`), and obstore's class o
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,13 @@ from spothop.storage.errors import (
 )
 
 _CREDENTIALS = "check the credentials of this machine and the rights on the bucket"
+_NO_CREDENTIALS = "give some in checkpoint.storage.options, or give the VM a role"
+_METADATA = re.compile(
+    r"performing [A-Z]+ \S*?(?:/latest/api/token|/latest/meta-data/|/computeMetadata/"
+    r"|/metadata/identity/|//169\.254\.|//metadata\.google\.internal|//\[?fd00:ec2::)"
+)
+"""A request for the credentials of the machine's role, on AWS, Google Cloud and Azure: by its path,
+because options may name another address. obstore makes one only where it was given none."""
 
 
 @contextmanager
@@ -52,6 +60,8 @@ def translate(
     """The error of ours that says what `error` means for the object `key` of the store `url`."""
     text, where = str(error), f"{key!r} in {url}"
     status = status_of(text)
+    if _METADATA.search(text):
+        return _no_credentials(where, status)
     if status is not None:
         found = meaning(status, code_of(text), creating=creating, body=has_body(text))
         if found is Meaning.MISSING and writing:
@@ -111,6 +121,17 @@ def _ours(found: Meaning, where: str, text: str, url: str) -> StorageError:
             return StorageUnavailable(f"{where} failed: {text}")
         case _:
             assert_never(found)
+
+
+def _no_credentials(where: str, status: int | None) -> StorageError:
+    """The machine's own metadata service was asked for a role, and gave none. It is not the store:
+    its 404 says nothing of an object, and its address means nothing to a user."""
+    text = f"no credentials for {where}: neither its options nor the environment hold any, and"
+    if status is not None and 400 <= status < 500 and status != 429:
+        return StorageDenied(f"{text} this machine has no role", hint=_NO_CREDENTIALS)
+    return StorageUnavailable(
+        f"{text} the service that names this machine's role does not answer", hint=_NO_CREDENTIALS
+    )
 
 
 def _said(error: Exception, status: int, code: str | None) -> str:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote
@@ -15,7 +16,13 @@ from obstore.store import ObjectStore as AnyObstore
 
 from spothop import storageoptions
 from spothop.storage.base import ObjectStore
-from spothop.storage.errors import ObjectExists, StorageBadUrl, StorageError, StorageUnsupported
+from spothop.storage.errors import (
+    ObjectExists,
+    StorageBadUrl,
+    StorageDenied,
+    StorageError,
+    StorageUnsupported,
+)
 from spothop.storage.folder import FolderStore
 from spothop.storage.mapping import translate
 from spothop.storage.redacted import redacted
@@ -34,15 +41,18 @@ _RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 # its time. Not for writing: there nothing comes before all is sent.
 _READER_CLIENT = {"timeout": "600s", "read_timeout": "20s"}
 _READER_RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=600)}
+# For a look while somebody waits for the answer.
+_QUICK_CLIENT = {"timeout": "5s", "connect_timeout": "3s"}
+_QUICK_RETRY = {"max_retries": 1, "retry_timeout": timedelta(seconds=5)}
 _S3_SCHEMES = {"s3", "s3a"}
 
 
-def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
+def open_store(spec: StorageSpec, *, create: bool = True, quick: bool = False) -> ObjectStore:
     """The store at `spec.url`; no request is sent yet, only a `file://` folder is created.
 
     Options that are obstore client options (`allow_http`, `timeout`, ...) go to its client, all
     others to the store, as https://developmentseed.org/obstore/ names them. With `create` false a
-    missing folder is a `StorageBadUrl` too.
+    missing folder is a `StorageBadUrl` too. `quick`: give up after seconds, for `probe`.
     """
     scheme = _parse(spec.url).scheme
     if scheme == "file":
@@ -71,8 +81,11 @@ def open_store(spec: StorageSpec, *, create: bool = True) -> ObjectStore:
     try:
         if scheme == "memory":
             return RemoteStore(obstore.store.from_url(spec.url), spec.url)
-        reader = opened({**_CLIENT, **_READER_CLIENT}, _READER_RETRY)
-        store = RemoteStore(opened(_CLIENT, _RETRY), spec.url, reader=reader)
+        if quick:
+            store = RemoteStore(opened(_QUICK_CLIENT, _QUICK_RETRY), spec.url)
+        else:
+            reader = opened({**_CLIENT, **_READER_CLIENT}, _READER_RETRY)
+            store = RemoteStore(opened(_CLIENT, _RETRY), spec.url, reader=reader)
     except Exception as error:  # obstore has no common class for bad options
         why = str(error).strip().splitlines()[0]
     except BaseException as error:
@@ -134,38 +147,40 @@ def _named(error: StorageError, url: str) -> StorageError:
     return error
 
 
-def probe(store: ObjectStore) -> None:
+def probe(store: ObjectStore, *, credentials: str = "") -> None:
     """Write, read, list and delete a small object, and check that a second create of it is refused.
 
-    Raises a `StorageError` that names the step, the field, its value and a hint.
+    `credentials` says where they come from (`storageoptions.credentials_of`), for the hint. Raises
+    a `StorageError` that names the step, the field, its value and a hint.
     """
     folder = f"spothop-probe-{secrets.token_hex(8)}"
     key, data = f"{folder}/object", secrets.token_bytes(16)
-    with _step(store, "writing"):
+    step = partial(_step, store, credentials)
+    with step("writing"):
         store.create(key, data)
     try:
-        with _step(store, "the conditional create"):
+        with step("the conditional create"):
             _must_refuse(store, key, data)
-        with _step(store, "reading"):
+        with step("reading"):
             _must(store.get(key) == data, store, "does not return what was written")
-        with _step(store, "listing"):
+        with step("listing"):
             found = [info.key for info in store.scan(folder)]
             _must(found == [key], store, f"lists {found} where {key!r} was written")
     finally:
-        with _step(store, "deleting"):
+        with step("deleting"):
             store.delete([key])
 
 
 @contextmanager
-def _step(store: ObjectStore, name: str) -> Iterator[None]:
+def _step(store: ObjectStore, credentials: str, name: str) -> Iterator[None]:
     try:
         yield
     except StorageError as error:
+        hint = error.hint or "check the URL, the options and the credentials"
+        if credentials and isinstance(error, StorageDenied):
+            hint = f"{hint}; the credentials come from {credentials}"
         raise type(error)(
-            f"{name} failed: {error.message}",
-            hint=error.hint or "check the URL, the options and the credentials",
-            field=FIELD,
-            value=store.url,
+            f"{name} failed: {error.message}", hint=hint, field=FIELD, value=store.url
         ) from error
 
 

@@ -43,7 +43,7 @@ def submit(
     if not _has_bundle(services, request.bundle):
         raise no_such_bundle(request.bundle)
     check_pools(services, spec)
-    check_storage(spec, services.clouds)
+    check_storage(spec, services.clouds, services.probes, default_url=services.settings.storage_url)
     job_id = f"{spec.name}-{secrets.token_hex(3)}"
     try:
         view = _submit(services, user, spec, request, job_id)

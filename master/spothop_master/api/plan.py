@@ -42,7 +42,7 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
     if not choices:
         refuse_unanswered(services)  # one of those may have it
         raise no_pool(spec)
-    check_storage(spec, services.clouds)
+    check_storage(spec, services.clouds, services.probes, default_url=services.settings.storage_url)
     with services.db.read() as session:
         known = pool_figures.of_pools(
             session, [choice.pool for choice in choices], services.settings, now=services.clock()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from urllib.parse import urlsplit
 
+from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import StorageSpec
+from spothop_master.probes import Probes, ProbeTimeout
 from spothop_master.problems import ApiError
 
 FIELD = "checkpoint.storage"
+_AGAIN = "if the storage is only away, submit again when it is back"
 
 SCHEMES = frozenset(
     {"file", "s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "https"}
@@ -20,23 +23,28 @@ INPUT_SCHEMES = SCHEMES | {"http"}
 """What is only read needs no more than a listing."""
 
 
-def check_storage(spec: JobSpec, clouds: Collection[str]) -> None:
-    """Refuse a URL that can never work; `clouds` are this master's. Raises ApiError.
+def check_storage(
+    spec: JobSpec, clouds: Collection[str], probes: Probes, *, default_url: str
+) -> None:
+    """Refuse what no checkpoint can be written to; `clouds` are this master's. Raises ApiError.
 
-    A folder for checkpoints is tried out where VMs see the same files as we do, that is, on the
-    local cloud. A bucket is not asked: the VMs may have credentials for it that the master lacks.
-    Inputs may be there later: of those only what the URL itself says counts.
+    The storage is tried out from here. Where the VMs see what we see (the local cloud), and where
+    the job file itself holds the credentials, whatever is found counts. Elsewhere the VMs may have
+    rights and a network that we lack: there it counts only what no VM could mend, such as a bucket
+    that does not exist. Inputs may be there later: of those only what the URL itself says counts.
     """
     for field, source in _inputs(spec):
         _check(field, source, INPUT_SCHEMES)
-    storage = spec.checkpoint.storage
-    if storage is None:
-        return
+    given = spec.checkpoint.storage
+    storage = given.spec() if given is not None else StorageSpec(url=default_url)
     _check(FIELD, storage.url, SCHEMES)
-    scheme = urlsplit(storage.url).scheme
+    if given is None and urlsplit(default_url).scheme == "file":
+        return  # tried out when the master started
     wanted = {choice.cloud for choice in spec.resources.any_of} or {None}
-    if scheme != "file" or wanted <= {"local"} or set(clouds) == {"local"}:
-        _try(storage.spec())
+    same_sight = wanted <= {"local"} or set(clouds) == {"local"}
+    if same_sight or urlsplit(storage.url).scheme != "file":
+        ours = same_sight or bool(storageoptions.CREDENTIALS & storage.options.keys())
+        _try(storage, probes, certain=ours)
 
 
 def _inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -63,16 +71,20 @@ def _check(field: str, url: str, schemes: Collection[str]) -> None:
         raise _refusal(field, error.message, error.hint) from None
 
 
-def _try(spec: StorageSpec) -> None:
-    from spothop.storage import StorageError, open_store, probe
+def _try(spec: StorageSpec, probes: Probes, *, certain: bool) -> None:
+    """`certain`: a VM would find the same."""
+    from spothop.storage import StorageBadUrl, StorageError, StorageUnsupported
 
     try:
-        store = open_store(spec)
-        if urlsplit(spec.url).scheme == "file":
-            probe(store)
+        probes.run(spec)
+    except ProbeTimeout as error:
+        if certain:
+            fact = f"{spec.url!r} cannot be used: {error}"
+            raise _refusal(FIELD, fact, f"check the address, and {_AGAIN}") from None
     except StorageError as error:
-        if not error.retryable:
-            raise _refusal(FIELD, error.message, error.hint) from None
+        if certain or isinstance(error, (StorageBadUrl, StorageUnsupported)):
+            hint = f"{error.hint}; {_AGAIN}" if error.retryable else error.hint
+            raise _refusal(FIELD, error.message, hint) from None
 
 
 def _refusal(field: str, fact: str, hint: str) -> ApiError:
