@@ -27,7 +27,7 @@ from spothop_agent.paths import write_atomic
 from spothop_agent.resume import Note
 from spothop_agent.state import Phase
 from spothop_agent.tasks import cancel_all
-from spothop_agent.wrapper import trim
+from spothop_agent.wrapper import TAIL, last_words, trim
 
 SETUP_PID = "setup.pid"
 P = ParamSpec("P")
@@ -160,6 +160,7 @@ class Preparation:
         if not script.strip():
             return
         self._end_setup()  # one that an earlier agent has left running
+        begins = self._log_size()
         with open(self._context.paths.log, "ab") as log:  # noqa: ASYNC230  a local disk
             process = await asyncio.create_subprocess_exec(
                 *("/bin/sh", "-e", "-c", script),
@@ -183,9 +184,22 @@ class Preparation:
         (self._context.paths.run / SETUP_PID).unlink(missing_ok=True)
         if code != 0:
             ended = f"exit code {code}" if code > 0 else f"signal {-code}"
-            raise PreparationFailed(
-                "setup", f"`setup:` ended with {ended}; its output is in the log", user=True
-            )
+            words = await self._context.threads.disk(self._said_since, begins)
+            text = f"{words} ({ended})" if words else f"`setup:` ended with {ended}"
+            raise PreparationFailed("setup", text, user=True)
+
+    def _log_size(self) -> int:
+        try:
+            return self._context.paths.log.stat().st_size
+        except OSError:
+            return 0
+
+    def _said_since(self, offset: int) -> str:
+        """What `setup:` said last, from the log behind `offset`."""
+        with contextlib.suppress(OSError), open(self._context.paths.log, "rb") as log:
+            log.seek(max(offset, self._log_size() - TAIL))
+            return last_words(log.read(TAIL))
+        return ""
 
     async def _trim(self) -> None:
         """Keep the log below its limit while `setup:` writes into it, whatever the master does: it

@@ -41,6 +41,7 @@ class Exit:
     code: int | None
     signal: int | None
     message: str = ""
+    """What it said last, where it failed; or why nothing is known."""
     left: tuple[int, ...] = ()
     """Process ids that live on although they were killed."""
 
@@ -134,7 +135,8 @@ class Process:
             return None
         content = self._read(wrapper.EXIT)
         if content is not None:
-            return Exit(code=content["code"], signal=content["signal"], left=left)
+            words = str(content.get("last_words", ""))
+            return Exit(code=content["code"], signal=content["signal"], message=words, left=left)
         message = "the wrapper of the training process was killed, so its status is unknown"
         return Exit(code=None, signal=None, message=message, left=left)
 

@@ -27,6 +27,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -52,6 +53,9 @@ REMOVE_TRIES = 50
 RECORD = 4096
 """Bytes allocated for each record: one block."""
 READ = 1 << 16
+TAIL = 1 << 14
+WORDS = 280
+"""Characters of the last words: with their escapes in JSON (12 bytes) they fit into the record."""
 BLOCK = 4096
 F_SETPIPE_SZ, PIPE = 1031, 1 << 20  # <linux/fcntl.h>, Linux 2.6.35; what a plain user may have
 """So much may be printed while the disk, or we, do not go on, before the process has to wait."""
@@ -97,6 +101,7 @@ def main(run_dir: str, work_dir: str, log: str, log_max: str, group: str, comman
                 "signal": -code if code < 0 else None,
                 "ended_monotonic": ended,
                 "left": left,
+                "last_words": last_words(pump.tail) if code else "",
             },
         )
     except BaseException:
@@ -329,6 +334,8 @@ class Pump:
         self._output: int | None = output
         self._wake = wake
         self._log = log
+        self.tail = b""
+        """The newest output, for `last_words`."""
 
     def turn(self, patience_s: float | None) -> None:
         """Wait for output or a child's end, no longer than this, and move one piece."""
@@ -355,6 +362,7 @@ class Pump:
         if not data:
             self._output = None
             return False
+        self.tail = (self.tail + data)[-TAIL:]
         self._log.write(data)
         return True
 
@@ -401,6 +409,24 @@ class Log:
             )
         except OSError:
             return False
+
+
+def last_words(tail: bytes) -> str:
+    """What a program that failed said last: the line that names the exception of its last
+    traceback, else its last line. One line of plain text, shortened; empty when it said nothing."""
+    lines = [_plain(line) for line in tail.decode("utf-8", "replace").splitlines()]
+    begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    for line in lines[begins[-1] + 1 :] if begins else ():
+        line = line.removeprefix(lines[begins[-1]].partition("Traceback")[0])  # such as "[rank0]: "
+        if line.strip() and not line.startswith((" ", "\t", "|", "+")):
+            return line.strip()[:WORDS]
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:WORDS]
+
+
+def _plain(line: str) -> str:
+    """Without colours and other control characters."""
+    line = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", line)
+    return "".join(c for c in line if c.isprintable() or c == "\t")
 
 
 def _write_all(descriptor: int, data: bytes) -> bool:

@@ -85,7 +85,12 @@ def test_what_setup_prints_is_limited_while_the_master_is_away(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("script", "told"), [("exit 7", "exit code 7"), ("kill -9 $$", "signal 9")]
+    ("script", "told"),
+    [
+        ("exit 7", "`setup:` ended with exit code 7"),
+        ("kill -9 $$", "signal 9"),
+        ("echo ERROR: no such package >&2; exit 1", r"^ERROR: no such package \(exit code 1\)$"),
+    ],
 )
 def test_a_failed_setup_names_its_end(tmp_path: Path, script: str, told: str) -> None:
     async def scenario() -> None:

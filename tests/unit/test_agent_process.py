@@ -61,13 +61,65 @@ def gone(pid: int) -> bool:
         ("true", Exit(code=0, signal=None)),
         ("exit 7", Exit(code=7, signal=None)),
         ("kill -9 $$", Exit(code=None, signal=9)),
-        ("no-such-program-anywhere", Exit(code=127, signal=None)),
+        ("echo fine; exit 0", Exit(code=0, signal=None)),
+        ("echo bad flag >&2; echo; exit 2", Exit(code=2, signal=None, message="bad flag")),
     ],
 )
 def test_records_how_it_ended(paths: AttemptPaths, command: str, expected: Exit) -> None:
     assert ended(start(paths, command)) == expected
     record = json.loads((paths.run / wrapper.EXIT).read_text())
     assert record["ended_monotonic"] <= time.monotonic()
+
+
+def test_a_program_that_does_not_exist_is_named(paths: AttemptPaths) -> None:
+    found = ended(start(paths, "no-such-program-anywhere"))
+    assert found.code == 127
+    assert "no-such-program-anywhere: not found" in found.message
+
+
+TRACEBACK = b"""step 3
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    load()
+ValueError: no dataset at data/train
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "train.py", line 5, in <module>
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "words"),
+    [
+        (b"", ""),
+        (b"step 3\n\n  \n", "step 3"),
+        (
+            TRACEBACK + b"RuntimeError: size mismatch:\n\tlayer 1\nbye\n",
+            "RuntimeError: size mismatch:",
+        ),
+        (
+            b"[rank1]: " + TRACEBACK[7:].replace(b"\n", b"\n[rank1]: ") + b"KeyError: 'x'",
+            "KeyError: 'x'",
+        ),
+        (
+            b"\x1b[31mTraceback (most recent call last):\x1b[0m\n  File\n\x1b[1mOSError\x1b[0m: a",
+            "OSError: a",
+        ),
+        (b'  File "t.py", line 1\n    f(\n     ^\nSyntaxError: bad\n', "SyntaxError: bad"),
+        (b"Traceback (most recent call last):\n  File", "File"),
+        (b"\xff\xfe" + b"x" * 999, "\ufffd\ufffd" + "x" * 278),
+    ],
+)
+def test_the_last_words_name_the_exception(tail: bytes, words: str) -> None:
+    assert wrapper.last_words(tail) == words
+
+
+def test_the_longest_last_words_fit_into_the_record(paths: AttemptPaths) -> None:
+    found = ended(start(paths, f"printf '{chr(0x1D11E) * 500}'; exit 1"))
+    assert found.message == chr(0x1D11E) * wrapper.WORDS
+    assert (paths.run / wrapper.EXIT).stat().st_size <= wrapper.RECORD
 
 
 def test_runs_in_the_jobs_directory_and_logs(paths: AttemptPaths) -> None:
@@ -102,7 +154,7 @@ def test_another_agent_sees_the_same(paths: AttemptPaths) -> None:
     assert second.pid == first.pid
     second.start("echo doubled", {"PATH": os.defpath})  # harmless
     second.signal(signal.SIGTERM)
-    assert ended(second) == ended(first) == Exit(code=None, signal=15)
+    assert ended(second) == ended(first) == Exit(code=None, signal=15, message="up")
     assert "doubled" not in paths.log.read_text()
 
 
@@ -200,7 +252,7 @@ def test_on_a_disk_that_is_full_from_the_start_to_the_exit(tmp_path: Path) -> No
         until(lambda: process.pid is not None)
         fill(tmp_path / "disk")
         process.signal(signal.SIGCONT)
-        assert ended(process) == Exit(code=7, signal=None)
+        assert ended(process) == Exit(code=7, signal=None, message="lost")
         assert not reserve.held
         filler.unlink()
 

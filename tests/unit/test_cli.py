@@ -181,6 +181,13 @@ def test_jobs_shows_state_step_cost_and_what_was_saved(cli: Cli) -> None:
     assert row.rstrip().endswith(" 5 min")
 
 
+def test_jobs_says_below_the_list_why_one_failed(cli: Cli) -> None:
+    failed = job(state="failed").model_copy(update={"reason": "ValueError: no data (code 1)"})
+    cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[failed.model_dump(mode="json")])
+    assert cli("jobs") == 0
+    assert f"{JOB} failed: ValueError: no data (code 1)" in " ".join(cli.out.split())
+
+
 def test_no_jobs_says_how_to_start_one(cli: Cli) -> None:
     cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[])
     assert cli("jobs") == 0

@@ -138,40 +138,6 @@ def test_every_attempt_is_stopped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("newest", "job", "reason"),
-    [
-        (EndReason.USER_FAILURE, {"user_failures": 3}, None),
-        (
-            EndReason.USER_FAILURE,
-            {"user_failures": 4},
-            "why it ended (4 user failures in a row, 3 are retried)",
-        ),
-        (
-            EndReason.OUT_OF_MEMORY,
-            {"user_failures": 4},
-            "why it ended (4 user failures in a row, 3 are retried)",
-        ),
-        (EndReason.USER_FAILURE, {"infrastructure_failures": 99}, None),
-        (EndReason.INFRASTRUCTURE, {"infrastructure_failures": 10}, None),
-        (
-            EndReason.INFRASTRUCTURE,
-            {"infrastructure_failures": 11},
-            "why it ended (11 infrastructure failures in a row, 10 are retried)",
-        ),
-        (EndReason.INFRASTRUCTURE, {"user_failures": 99}, None),
-        (EndReason.PREEMPTED, {"user_failures": 99, "infrastructure_failures": 99}, None),
-    ],
-)
-def test_failures_in_a_row_have_their_own_budgets(
-    newest: EndReason, job: dict[str, object], reason: str | None
-) -> None:
-    expected = [FinishJob(state=JobState.FAILED, reason=reason)] if reason else []
-    assert rules.budgets(seen(ended(why=newest), **job)) == expected  # type: ignore[arg-type]
-    assert rules.budgets(seen(**job)) == []  # type: ignore[arg-type]
-    assert rules.budgets(seen(attempt(), **job)) == []  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("notice_at", "why"), [(None, EndReason.FENCED), (ago(9), EndReason.PREEMPTED)]
 )
 def test_a_fence_ends_every_older_attempt(notice_at: datetime | None, why: EndReason) -> None:

@@ -207,8 +207,13 @@ def test_a_preparation_says_what_failed_and_whose_failure_it_was() -> None:
         ({"signal": 9}, None, "the process was ended by signal 9"),
         ({}, None, "the process ended, and how is not known"),
         ({"message": "it never started"}, None, "it never started"),
-        ({"code": 3, "message": "bad flag"}, None, "the process exited with code 3: bad flag"),
-        ({"signal": 9, "message": "killed"}, None, "the process was ended by signal 9: killed"),
+        ({"code": 3, "message": "bad flag"}, None, "bad flag (the process exited with code 3)"),
+        ({"signal": 9, "message": "Killed"}, None, "Killed (the process was ended by signal 9)"),
+        (
+            {"code": 0, "message": "the VM is over", "stopped": True},
+            None,
+            "the process exited with code 0: the VM is over, stopped by the agent",
+        ),
         ({"code": 0, "done": True}, None, "the process exited with code 0 after done()"),
         ({"code": 0}, None, "the process exited with code 0"),
         ({"code": 0}, EndReason.PAUSED, "the process exited with code 0, as asked: paused"),
@@ -237,9 +242,11 @@ def test_a_verdict_says_how_the_process_ended(
 
 
 def test_out_of_memory_says_what_to_do() -> None:
-    report = ExitedReport(signal=9, out_of_memory=True)
+    report = ExitedReport(signal=9, out_of_memory=True, message="Killed")
     found = verdict.of_exit(report, noticed=False, stop_wanted=None)
-    assert found.text.startswith("the process was ended by signal 9: out of memory; use a smaller")
+    assert found.text.startswith(
+        "killed by the system: out of memory (the process was ended by signal 9); use a smaller"
+    )
 
 
 def test_an_end_after_a_notice_says_so() -> None:

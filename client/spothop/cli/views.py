@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spothop.cli.inject import words as injection_words
+from spothop.cli.notes import notes
 from spothop.cli.text import age, table
 from spothop.durations import NOTHING, duration
 from spothop.figures import ON_DEMAND, exits_text, money, number, saved, shown_state, size
@@ -134,6 +135,8 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
     ]
     columns = ("JOB", "STATE", "STEP", "POOL", "PREEMPTED", "COST", "AGE")
     console.print(table(columns, rows, right=("STEP", *columns[4:])))
+    for note in notes(list_):
+        console.print(note)
 
 
 def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:

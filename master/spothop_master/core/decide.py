@@ -13,7 +13,6 @@ from datetime import timedelta
 
 from spothop.wire import (
     JOB_ACTIVE,
-    USER_FAILURES,
     AttemptState,
     EndReason,
     JobState,
@@ -21,7 +20,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.core import replace
+from spothop_master.core import failures, replace
 from spothop_master.core.actions import (
     Action,
     AllowFence,
@@ -95,24 +94,6 @@ def wanted_end(snapshot: Snapshot) -> list[Action]:
     for attempt in snapshot.living:
         actions += _stop(snapshot, attempt, why, text)
     return actions
-
-
-def budgets(snapshot: Snapshot) -> list[Action]:
-    """Failures in a row, against what the job allows."""
-    newest, job = snapshot.newest, snapshot.job
-    if newest is None or newest.reason is None:
-        return []
-    if newest.reason in USER_FAILURES:
-        count, budget, whose = job.user_failures, job.requirements.user_retries, "user"
-    elif newest.reason is EndReason.INFRASTRUCTURE:
-        count = job.infrastructure_failures
-        budget, whose = job.requirements.infrastructure_retries, "infrastructure"
-    else:
-        return []
-    if count <= budget:
-        return []
-    times = f"{count} {whose} failures in a row, {budget} are retried"
-    return replace.finish(snapshot, JobState.FAILED, f"{newest.detail} ({times})")
 
 
 def superseded(snapshot: Snapshot) -> list[Action]:
@@ -230,7 +211,7 @@ _RULES: tuple[Rule, ...] = (
     ends_of_vms,
     success,
     wanted_end,
-    budgets,
+    failures.budgets,
     superseded,
     hopeless,
     _unless_stopping(replace.replacement),

@@ -71,6 +71,8 @@ class JobFacts:
     submitted_at: datetime
     user_failures: int = 0
     infrastructure_failures: int = 0
+    was_prepared: bool = False
+    """Code, `setup:` and `data:` of some attempt were put in place."""
     refusals: int = 0
     not_before: datetime | None = None
     requirements: Requirements = Requirements()
@@ -95,6 +97,8 @@ class AttemptFacts:
     state: AttemptState
     reason: EndReason | None = None
     detail: str = ""
+    trained: bool = False
+    """It made a step."""
     fenced_at: datetime | None = None
     may_fence: bool = False
     saved_since_notice: bool = False
@@ -167,6 +171,8 @@ class Snapshot:
     job: JobFacts
     attempts: tuple[AttemptFacts, ...] = ()
     """By number: those alive, the newest, and one that succeeded."""
+    before: AttemptFacts | None = None
+    """The one before the newest, whatever became of it; to compare their ends."""
     vms: tuple[VmFacts, ...] = ()
     """Those not terminated, those of the attempts, and lately or finally refused ones."""
     offers: Mapping[Pool, float] | None = field(default=None)

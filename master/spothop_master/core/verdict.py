@@ -35,7 +35,8 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
     if report.out_of_memory:
         return Verdict(
             reason=EndReason.OUT_OF_MEMORY,
-            text=f"{how}: out of memory; use a smaller batch or a VM with more memory",
+            text=f"killed by the system: out of memory ({_how(report, told=False)}); "
+            "use a smaller batch or a VM with more memory",
         )
     if noticed and (report.stopped or report.code == 0 or _signalled(report)):
         return Verdict(reason=EndReason.PREEMPTED, text=f"{how} after a preemption notice")
@@ -60,7 +61,8 @@ def _signalled(report: ExitedReport) -> bool:
     return report.signal is not None or report.code in (128 + SIGKILL, 128 + SIGTERM)
 
 
-def _how(report: ExitedReport) -> str:
+def _how(report: ExitedReport, *, told: bool = True) -> str:
+    """What the process said last comes first: that is what a reader looks for."""
     if report.signal is None and report.code is None and report.message:
         return report.message
     if report.signal is not None:
@@ -69,4 +71,6 @@ def _how(report: ExitedReport) -> str:
         text = f"the process exited with code {report.code}"
     else:
         text = "the process ended, and how is not known"
-    return f"{text}: {report.message}" if report.message else text
+    if not (told and report.message):
+        return text
+    return f"{text}: {report.message}" if report.stopped else f"{report.message} ({text})"

@@ -74,8 +74,9 @@ def snapshot_of(
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
     return Snapshot(
-        job=_job(job),
+        job=_job(session, job),
         attempts=tuple(_attempt(session, attempt) for attempt in attempts),
+        before=_before(session, attempts),
         vms=tuple(_vm(row, observed, now) for row in rows),
         offers=offers,
         limits=observed.limits,
@@ -97,6 +98,16 @@ def _attempts(session: Session, job_id: str) -> list[Attempt]:
     return [found[number] for number in sorted(found)]
 
 
+def _before(session: Session, attempts: Sequence[Attempt]) -> AttemptFacts | None:
+    """The one before the newest, where that has ended."""
+    if not attempts or attempts[-1].state != AttemptState.ENDED.value:
+        return None
+    newest = attempts[-1]
+    query = select(Attempt).where(Attempt.job_id == newest.job_id, Attempt.number < newest.number)
+    row = session.scalar(query.order_by(Attempt.number.desc()).limit(1))
+    return _attempt(session, row) if row is not None else None
+
+
 def _vms(
     session: Session, job_id: str, attempts: Sequence[Attempt], *, since: datetime
 ) -> list[VmRow]:
@@ -110,7 +121,9 @@ def _vms(
     return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
 
 
-def _job(row: Job) -> JobFacts:
+def _job(session: Session, row: Job) -> JobFacts:
+    prepared = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
+    prepared = prepared.where(Place.prepared_at.is_not(None)).limit(1)
     return JobFacts(
         id=row.id,
         state=JobState(row.state),
@@ -118,6 +131,7 @@ def _job(row: Job) -> JobFacts:
         submitted_at=row.submitted_at,
         user_failures=row.user_failures,
         infrastructure_failures=row.infrastructure_failures,
+        was_prepared=session.scalar(prepared) is not None,
         refusals=row.refusals,
         not_before=row.not_before,
         requirements=requirements_of(spec_of(row)),
@@ -132,6 +146,7 @@ def _attempt(session: Session, row: Attempt) -> AttemptFacts:
         state=AttemptState(row.state),
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
+        trained=row.first_step_at is not None,
         fenced_at=row.fenced_at,
         may_fence=row.may_fence,
         saved_since_notice=noticed and saved_since_notice(session, row),

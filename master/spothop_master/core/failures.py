@@ -1,0 +1,59 @@
+"""Whether a failure is tried again: the budgets, and failures that would only repeat themselves.
+
+What it must guarantee: a typing error costs one VM and a minute, and nothing that may pass ends a
+job. Three rules, and none of them looks at more than the newest two attempts:
+
+1. What fails while the code, `setup:` or `data:` are put in place is final as long as that has
+   never worked in this job. Once it has, a package index that is away may be the reason.
+2. A script that fails before its first step, in the very words in which the attempt before failed
+   before its first step, is final: nothing was computed in between that could change the outcome.
+3. All else counts against the budget of its kind in `retries`; a new checkpoint resets the count.
+
+Rules 1 and 2 concern failures of the user only: a VM or a storage that is away is never final.
+"""
+
+from __future__ import annotations
+
+from spothop.wire import USER_FAILURES, EndReason, JobState
+from spothop_master.core import replace
+from spothop_master.core.actions import Action
+from spothop_master.core.facts import AttemptFacts, Snapshot
+
+SELF_MADE = frozenset({EndReason.USER_FAILURE, EndReason.OUT_OF_MEMORY})
+"""Ends that the job's own code or settings bring about."""
+
+
+def budgets(snapshot: Snapshot) -> list[Action]:
+    """End the job where the newest failure is final, or one too many."""
+    newest = snapshot.newest
+    if newest is None or newest.reason is None:
+        return []
+    why = final(snapshot, newest) or _spent(snapshot, newest.reason)
+    return replace.finish(snapshot, JobState.FAILED, f"{newest.detail} ({why})") if why else []
+
+
+def final(snapshot: Snapshot, newest: AttemptFacts) -> str | None:
+    """Why trying again cannot help; None where it may."""
+    if newest.reason not in SELF_MADE or newest.trained:
+        return None
+    if newest.prepared_at is None and not snapshot.job.was_prepared:
+        return "it has never worked in this job: not tried again"
+    before = snapshot.before
+    if before is None or before.trained or before.reason is not newest.reason:
+        return None
+    if before.detail != newest.detail:
+        return None
+    return "the same before the first step of two attempts in a row: not tried again"
+
+
+def _spent(snapshot: Snapshot, reason: EndReason) -> str | None:
+    """Failures in a row, against what the job allows."""
+    job = snapshot.job
+    if reason in USER_FAILURES:
+        count, budget, whose = job.user_failures, job.requirements.user_retries, "user"
+    elif reason is EndReason.INFRASTRUCTURE:
+        count = job.infrastructure_failures
+        budget, whose = job.requirements.infrastructure_retries, "infrastructure"
+    else:
+        return None
+    return f"{count} {whose} failures in a row, {budget} are retried" if count > budget else None
