@@ -21,8 +21,9 @@ from rich.markup import escape
 
 from interrupts import Interrupts
 from machine import DemoError, Machine
+from pace import QUIET, CannotMeasure, Pace, in_words, measure
 from plan import Plan
-from report import Report, broken_promises, compute, table
+from report import Report, broken_promises, compute, partial_table, table
 from runner import HOPPED, STRAIGHT, DemoRunner
 from screen import Screen, say
 from spothop import jobfile
@@ -41,8 +42,8 @@ The other trains on spot VMs in three zones, whose metadata servers speak the
 dialects of AWS, Azure and GCP, and is preempted again and again. Both must end
 with the same weights.
 After a notice a VM saves, and trains on until its replacement takes over.
-"saves 2/37/3" below: 2 by the script's own schedule, 37 that spothop asked for
-in between, 3 at a preemption notice.
+"54 insurance" below: so many saves that spothop asked for, besides those of the
+script's own schedule and those at a notice.
 Status pages, while it runs: {url}
 Their token is in {token}
 """
@@ -53,13 +54,15 @@ Outcome = tuple[Report, JobDetail]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--steps", type=int, default=600, help="steps that each run trains")
+    parser.add_argument(
+        "--steps", type=int, help="that each run trains; by default what the machine does"
+    )
     parser.add_argument("--short", action="store_true", help="preempt once in each of three ways")
     parser.add_argument("--seed", type=int, default=7, help="moments of the preemptions")
     parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
     parser.add_argument("--home", type=Path, default=Path(".demo"), help="kept after the run")
     parser.add_argument(
-        "--stuck-after", type=float, default=200.0, help="seconds without a step; then it gives up"
+        "--stalled-after", type=float, help="seconds in which nothing moves; then it gives up"
     )
     return parser.parse_args()
 
@@ -102,10 +105,10 @@ def run(
         with machine.client() as client:
             console.print(INTRO.format(url=machine.url, token=shown(machine.token_file)))
             try:
-                report, hopped = train(console, client, machine.home, plan, args)
+                report, hopped = train(console, client, machine, plan, args)
             except BaseException:
                 interrupts.ignore()
-                say(console, "cleaning up: ending the VMs and the master; up to half a minute ...")
+                say(console, "cleaning up: ending the VMs and the master; up to a minute ...")
                 cancel(client)
                 raise
         interrupts.ignore()
@@ -114,14 +117,30 @@ def run(
 
 
 def train(
-    console: Console, client: Client, home: Path, plan: Plan, args: argparse.Namespace
+    console: Console, client: Client, machine: Machine, plan: Plan, args: argparse.Namespace
 ) -> Outcome:
-    """Run both jobs to their ends and compute the report."""
+    """Run both jobs to their ends and compute the report; cut short, tell what is known by then."""
     jobs = submit_both(client, args.steps)
     with Screen(console, steps=args.steps) as screen:
-        runner = DemoRunner(client, jobs, screen, plan, seed=args.seed)
-        runner.run(stuck_after_s=args.stuck_after)
-    console.print("both runs are over; comparing their weights ...")
+        runner = DemoRunner(
+            *(client, jobs, screen, plan),
+            steps=args.steps,
+            grace_s=machine.grace_s,
+            seed=args.seed,
+        )
+        try:
+            runner.run(stalled_after_s=args.stalled_after)
+            console.print("both runs are over; comparing their weights ...")
+            return finish(client, machine.home, jobs, runner)
+        except BaseException:
+            if len(runner.views) == len(jobs):
+                views = runner.views[HOPPED], runner.views[STRAIGHT]
+                say(console, partial_table(*views, runner.preemptions, steps=args.steps))
+            raise
+
+
+def finish(client: Client, home: Path, jobs: dict[str, str], runner: DemoRunner) -> Outcome:
+    """The report of two runs that are over."""
     details = {title: client.job(job) for title, job in jobs.items()}
     for title, job in details.items():
         if job.state != "succeeded":
@@ -140,15 +159,17 @@ def shown(path: Path) -> str:
     return os.path.relpath(path)
 
 
-def wait_for_vms(client: Client, jobs: list[str], *, deadline_s: float = 20.0) -> None:
-    """Until the cloud has confirmed the end of every VM. Raises DemoError at the deadline."""
-    until = time.monotonic() + deadline_s
+def wait_for_vms(client: Client, jobs: list[str], *, stalled_after_s: float = 60.0) -> None:
+    """Until the cloud has confirmed the end of every VM. Raises DemoError when no more end."""
+    before: list[str] | None = None
     while True:
         left = [vm.id for job in jobs for vm in client.job(job).vms if vm.state != "terminated"]
         if not left:
             return
-        if time.monotonic() > until:
-            raise DemoError(f"VMs still there after {deadline_s:.0f} s: {', '.join(left)}")
+        if left != before:
+            before, until = left, time.monotonic() + stalled_after_s
+        elif time.monotonic() > until:
+            raise DemoError(f"VMs still there after {stalled_after_s:.0f} s: {', '.join(left)}")
         time.sleep(0.1)
 
 
@@ -162,22 +183,43 @@ def cancel(client: Client) -> None:
         wait_for_vms(client, jobs)
 
 
+def fit(console: Console, args: argparse.Namespace, plan: Plan) -> Pace:
+    """Choose what was not given by the pace of this machine, and say how long it will take."""
+    pace = QUIET
+    if args.steps is None:
+        console.print("measuring how fast this machine trains, for some seconds ...")
+        pace = measure()
+        args.steps = pace.steps(short=args.short)
+        console.print(
+            f"a start takes {pace.start_s:.1f} s, a step {pace.step_s * 1000:.0f} ms: "
+            f"{args.steps} steps a run, {in_words(pace.total_s(args.steps, plan.todo))}\n"
+        )
+    if args.stalled_after is None:
+        args.stalled_after = pace.stalled_after_s()
+    return pace
+
+
 def main() -> int:
     args = arguments()
     args.report.unlink(missing_ok=True)  # an older report must not be taken for this run's
     console = Console(highlight=False)
-    machine = Machine(args.home.resolve())
+    home = args.home.resolve()
     plan = Plan.short() if args.short else Plan()
+    machine: Machine | None = None
     with Interrupts() as interrupts:
         try:
+            pace = fit(console, args, plan)
+            machine = Machine(home, grace_s=pace.grace_s())
             report, hopped = run(console, machine, interrupts, plan, args)
         except KeyboardInterrupt:
-            machine.stop()  # again: the signal may have hit the machine's start or its end
+            if machine is not None:
+                machine.stop()  # again: the signal may have hit the machine's start or its end
             say(console, "interrupted; every process was ended")
+            say(console, f"checkpoints and logs stay in {shown(home)} until the next run")
             return 130
-        except (DemoError, ClientError) as error:
+        except (DemoError, CannotMeasure, ClientError) as error:
             say(console, f"[red]error:[/red] {escape(str(error))}")
-            say(console, f"hint: see {shown(machine.home / 'master.log')}; run `make demo` again")
+            say(console, f"hint: see {shown(home / 'master.log')}; run `make demo` again")
             return 1
     report.write(args.report)
     console.print(table(report))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,19 +17,22 @@ from types import TracebackType
 import yaml
 
 from spothop.sdk.client import Client
-from spothop.wire import Dialect
 
 MARKER = "DEMO_RUN_OF_SPOTHOP"
 """Every process below inherits this variable and can be found. (SPOTHOP_* stops at the agent.)"""
 
 ZONES = [
-    # zone letter, USD an hour, dialect, grace period in seconds (real ones: up to 120, 30, 30)
-    ("a", 0.21, "aws", 10.0),
-    ("b", 0.22, "azure", 6.0),
-    ("c", 0.23, "gcp", 8.0),
+    # zone letter, USD an hour, dialect
+    ("a", 0.21, "aws"),
+    ("b", 0.22, "azure"),
+    ("c", 0.23, "gcp"),
 ]
 
-GRACE_S = {Dialect(dialect): grace for _, _, dialect, grace in ZONES}
+START_S = 300.0
+"""The master is given so long to answer, while its process lives."""
+
+END_S = 60.0
+"""The master is given so long to end its VMs, and itself, in order."""
 
 KILL_S = 5.0
 """A process that is still there so long after SIGKILL hangs in the kernel; we give up."""
@@ -38,8 +42,9 @@ class DemoError(Exception):
     """The demo cannot go on; the message says why."""
 
 
-def local_cloud(directory: Path) -> dict[str, object]:
-    """Three zones, one per metadata dialect. Prices are those of a small GPU VM, USD an hour."""
+def local_cloud(directory: Path, grace_s: Mapping[str, float]) -> dict[str, object]:
+    """Three zones, one per metadata dialect, with its grace period in seconds. Prices are those of
+    a small GPU VM, USD an hour."""
     return {
         "directory": str(directory),
         "pools": [
@@ -50,11 +55,11 @@ def local_cloud(directory: Path) -> dict[str, object]:
                 "dialect": dialect,
                 "price": price,
                 "on_demand_price": 0.62,
-                "grace_s": grace,
+                "grace_s": grace_s[dialect],
                 "allocation_s": [0.2, 0.5],
                 "boot_s": [0.2, 0.4],
             }
-            for letter, price, dialect, grace in ZONES
+            for letter, price, dialect in ZONES
         ],
     }
 
@@ -62,8 +67,9 @@ def local_cloud(directory: Path) -> dict[str, object]:
 class Machine:
     """A running master; leaving the context ends it, its VMs and everything below them."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, grace_s: Mapping[str, float]) -> None:
         self.home = home
+        self.grace_s = grace_s
         self.port = free_port()
         self.run_id = f"{os.getpid()}-{time.monotonic_ns()}"
         self._master: subprocess.Popen[bytes] | None = None
@@ -80,7 +86,9 @@ class Machine:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         cloud = self.home / "local-cloud.yaml"
-        cloud.write_text(yaml.safe_dump(local_cloud(self.home / "cloud")), encoding="utf-8")
+        cloud.write_text(
+            yaml.safe_dump(local_cloud(self.home / "cloud", self.grace_s)), encoding="utf-8"
+        )
         with (self.home / "master.log").open("wb") as log:
             self._master = subprocess.Popen(
                 [
@@ -99,7 +107,7 @@ class Machine:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPOTHOP_")}
         return inherited | {MARKER: self.run_id, "SPOTHOP_MASTER_SYNC_EVERY_S": "1"}
 
-    def client(self, *, deadline_s: float = 30.0) -> Client:
+    def client(self, *, deadline_s: float = START_S) -> Client:
         """A client of the master, once it answers."""
         until = time.monotonic() + deadline_s
         while time.monotonic() < until:
@@ -124,7 +132,7 @@ class Machine:
         if self._master is not None:
             self._master.terminate()
             try:
-                self._master.wait(10)
+                self._master.wait(END_S)
             except subprocess.TimeoutExpired:
                 self._master.kill()
                 self._master.wait()

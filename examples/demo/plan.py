@@ -48,6 +48,11 @@ class Plan:
         return Plan(noticed={Dialect.AWS}, others=[Kind.SHORT, Kind.NONE], most=5)
 
     @property
+    def todo(self) -> int:
+        """How many preemptions are planned and have not happened."""
+        return len(self.noticed) + len(self.others)
+
+    @property
     def left(self) -> list[str]:
         """What was planned and has not happened, in words."""
         notices = [f"no notice on {dialect.value}" for dialect in sorted(self.noticed)]

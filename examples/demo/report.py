@@ -11,7 +11,10 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from plan import Kind, Plan, Preemption
+from spothop.figures import saved
 from spothop.wire import AttemptView, JobDetail, SaveKind
+
+Row = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +99,15 @@ def wall(job: JobDetail) -> float:
 
 
 def recomputed(preemption: Preemption, attempts: dict[int, AttemptView]) -> int:
-    """Steps known to be finished (before the notice, where there was one) and computed again."""
-    old, new = attempts[preemption.attempt], attempts[preemption.attempt + 1]
+    """Steps known to be finished (before the notice, where there was one) and computed again; 0 as
+    long as no other attempt has restored."""
+    old = attempts[preemption.attempt]
+    later = (a.restored_step for number, a in sorted(attempts.items()) if number > old.number)
+    restored = next((step for step in later if step is not None), None)
+    if restored is None:
+        return 0
     finished = old.step_at_notice if preemption.kind is Kind.NOTICE else old.last_step
-    return max(0, (finished or 0) - (new.restored_step or 0))
+    return max(0, (finished or 0) - restored)
 
 
 def notice_to_commit(preemption: Preemption, job: JobDetail) -> float | None:
@@ -113,11 +121,12 @@ def notice_to_commit(preemption: Preemption, job: JobDetail) -> float | None:
 
 def kill_to_step(preemption: Preemption, job: JobDetail, released: set[str]) -> float | None:
     vm = next(vm for vm in job.vms if vm.id == preemption.vm)
-    new = next(a for a in job.attempts if a.number == preemption.attempt + 1)
-    if vm.ended_at is None or new.first_step_at is None:
+    later = (a.first_step_at for a in job.attempts if a.number > preemption.attempt)
+    first_step_at = next((at for at in later if at is not None), None)
+    if vm.ended_at is None or first_step_at is None:
         return None
     kill = preemption.deadline if vm.id in released else vm.ended_at.timestamp()
-    return new.first_step_at.timestamp() - kill
+    return first_step_at.timestamp() - kill
 
 
 def broken_promises(report: Report, hopped: JobDetail, plan: Plan) -> list[str]:
@@ -134,7 +143,6 @@ def broken_promises(report: Report, hopped: JobDetail, plan: Plan) -> list[str]:
         ),
         (report.weights_identical, "the weights of the two runs differ"),
         (hopped.state == "succeeded", f"the preempted job is {hopped.state}, not succeeded"),
-        (report.saving > 0, f"spot was dearer than on demand: saving {report.saving:.1%}"),
         (report.processes_left == 0, f"{report.processes_left} processes were left behind"),
     ]
     return [text for kept, text in promises if not kept]
@@ -142,38 +150,88 @@ def broken_promises(report: Report, hopped: JobDetail, plan: Plan) -> list[str]:
 
 def table(report: Report) -> Table:
     """The closing table, at most 80 columns wide."""
-    grid = Table(
-        title="What the preemptions cost", title_justify="left", show_header=False, box=SIMPLE
-    )
-    grid.add_column(min_width=42)
-    grid.add_column(justify="right")
     straight_s, on_demand = report.uninterrupted_wall_s, report.on_demand_usd
-    rows = [
-        ("preemptions", f"{report.preemptions}"),
-        ("  with a notice long enough for a save", f"{report.noticed}"),
-        ("    steps recomputed", f"{report.steps_recomputed_noticed}"),
-        ("  with too short a notice, or none", f"{report.preemptions - report.noticed}"),
-        ("    steps recomputed, as far as known", f"{report.steps_recomputed_unnoticed}"),
-        ("steps trained", f"{report.steps}"),
-        ("saves (periodic / insurance / emergency)", " / ".join(map(str, report.saves.values()))),
-        ("from notice to commit, median (range)", spread(report.notice_to_commit_s)),
-        ("from kill to next step (< 0: ahead of it)", spread(report.kill_to_step_s)),
-        (
-            "wall time (uninterrupted run)",
-            f"{report.wall_s:.0f} s ({straight_s:.0f} s)",
-        ),
-        ("effective training time (share of wall)", f"{report.effective_training_time:.1%}"),
-        (
-            "cost (uninterrupted, on demand)",
-            f"${report.cost_usd:.4f} (${on_demand:.4f})",
-        ),
-        ("saving against on demand", f"{report.saving:.1%}"),
-        ("weights identical, bit for bit", "yes" if report.weights_identical else "NO"),
-        ("  SHA-256", report.weights_sha256[0][:16] + "..."),
+    return grid(
+        "What the preemptions cost",
+        [
+            *preempted(
+                report.preemptions,
+                report.noticed,
+                report.steps_recomputed_noticed,
+                report.steps_recomputed_unnoticed,
+            ),
+            ("steps trained", f"{report.steps}"),
+            *saves(report.saves),
+            ("from notice to commit, median (range)", spread(report.notice_to_commit_s)),
+            ("from kill to next step (< 0: ahead of it)", spread(report.kill_to_step_s)),
+            ("wall time (uninterrupted run)", f"{report.wall_s:.0f} s ({straight_s:.0f} s)"),
+            ("effective training time (share of wall)", f"{report.effective_training_time:.1%}"),
+            ("cost (uninterrupted, on demand)", f"${report.cost_usd:.4f} (${on_demand:.4f})"),
+            ("cost against the run on demand", saved(report.cost_usd, on_demand)),
+            ("weights identical, bit for bit", "yes" if report.weights_identical else "NO"),
+            ("  SHA-256", report.weights_sha256[0][:16] + "..."),
+        ],
+    )
+
+
+def partial_table(
+    hopped: JobDetail, straight: JobDetail, preemptions: list[Preemption], *, steps: int
+) -> Table:
+    """What is known of runs of so many `steps` that did not come to their ends, and is kept."""
+    attempts = {attempt.number: attempt for attempt in hopped.attempts}
+    noticed = [p for p in preemptions if p.kind is Kind.NOTICE]
+    others = [p for p in preemptions if p.kind is not Kind.NOTICE]
+    kept, kept_straight = (
+        max((c.step for c in job.checkpoints), default=0) for job in (hopped, straight)
+    )
+    return grid(
+        "What was seen until then",
+        [
+            *preempted(
+                len(preemptions),
+                len(noticed),
+                sum(recomputed(p, attempts) for p in noticed),
+                sum(recomputed(p, attempts) for p in others),
+            ),
+            ("steps trained (uninterrupted run)", f"{hopped.step or 0} ({straight.step or 0})"),
+            ("  of", f"{steps}"),
+            ("newest checkpoint kept (uninterrupted)", f"step {kept} ({kept_straight})"),
+            *saves({kind.value: hopped.saves.get(kind, 0) for kind in SaveKind}),
+            (
+                "cost so far (uninterrupted, on demand)",
+                f"${hopped.cost:.4f} (${straight.cost:.4f})",
+            ),
+            ("weights identical, bit for bit", "not compared"),
+        ],
+    )
+
+
+def preempted(count: int, noticed: int, lost_noticed: int, lost_others: int) -> list[Row]:
+    return [
+        ("preemptions", f"{count}"),
+        ("  with a notice long enough for a save", f"{noticed}"),
+        ("    steps recomputed", f"{lost_noticed}"),
+        ("  with too short a notice, or none", f"{count - noticed}"),
+        ("    steps recomputed, as far as known", f"{lost_others}"),
     ]
+
+
+def saves(counts: dict[str, int]) -> list[Row]:
+    why = {
+        SaveKind.PERIODIC: "the script's own schedule",
+        SaveKind.INSURANCE: "asked for by spothop",
+        SaveKind.EMERGENCY: "at a preemption notice",
+    }
+    return [(f"{kind.value} saves ({why[kind]})", str(counts[kind.value])) for kind in SaveKind]
+
+
+def grid(title: str, rows: list[Row]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=SIMPLE)
+    table.add_column(min_width=42)
+    table.add_column(justify="right")
     for name, value in rows:
-        grid.add_row(name, value)
-    return grid
+        table.add_row(name, value)
+    return table
 
 
 def spread(values: list[float]) -> str:

@@ -84,11 +84,13 @@ def test_the_demo_keeps_its_promises(
 
 
 def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
-    with demo(folder) as process:
+    with demo(folder, "--steps", "600") as process:
         assert process.stdout is not None
         guard = threading.Timer(600, process.kill)
         guard.start()
+        told = ""
         for line in process.stdout:  # both train, one has been preempted
+            told += line
             if line.startswith("> preemption 1"):
                 process.send_signal(signal.SIGINT)
             elif line.startswith("cleaning up"):
@@ -99,6 +101,7 @@ def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
         guard.cancel()
     assert process.returncode == 130, rest
     assert "interrupted" in rest
+    assert "newest checkpoint kept" in told  # what it knew by then
 
 
 @pytest.mark.thorough
@@ -110,7 +113,7 @@ def test_a_closed_terminal_leaves_no_process_behind(folder: Path) -> None:
         os.close(its)
         guard = threading.Timer(600, process.kill)
         guard.start()
-        while b"preparing" not in shown:  # there are VMs, with agents on them
+        while b"begins at" not in shown:  # there are VMs, with agents on them
             shown += os.read(ours, 65536)
         os.close(ours)
         process.wait()

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from spothop.sdk.errors import Unreachable
 from spothop.wire import (
     AttemptView,
     CheckpointView,
     Dialect,
     EventView,
     JobDetail,
+    JobState,
     Pool,
     SaveKind,
     StorageSpec,
@@ -70,10 +72,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The demo's `__main__`, about to run in an empty folder."""
+def pace(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(DEMO)
-    monkeypatch.setattr(sys, "argv", ["demo"])
+    return importlib.import_module("pace")
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The demo's `__main__`, about to run in an empty folder, its steps given."""
+    monkeypatch.syspath_prepend(DEMO)
+    monkeypatch.setattr(sys, "argv", ["demo", "--steps", "600"])
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location("demo_main", DEMO / "__main__.py")
     assert spec is not None
@@ -106,11 +114,11 @@ def attempt(number: int, **facts: Any) -> AttemptView:
     return AttemptView(**(base | facts))
 
 
-def vm(number: int, ended_s: float) -> VmView:
+def vm(number: int, ended_s: float, *, spot: bool = True) -> VmView:
     return VmView(
         id=f"vm-{number}",
         cloud_id=None,
-        pool=POOL,
+        pool=POOL.model_copy(update={"spot": spot}),
         state="terminated",
         reason="preempted",
         dialect=Dialect.AWS,
@@ -255,6 +263,123 @@ def test_what_was_planned_and_did_not_happen_breaks_the_promise(
     assert report.broken_promises(answer, job(ATTEMPTS), todo) == []
 
 
+def test_a_preemption_after_which_no_attempt_restored_counts_nothing(
+    report: ModuleType, preemptions: list[Any]
+) -> None:
+    """The job was over before its VM was taken, or the demo was interrupted in between."""
+    last = [ATTEMPTS[0], attempt(2, restored_step=21, last_step=60, first_step_at=at(35))]
+    answer = computed(report, preemptions, job(last))
+    assert (answer.steps_recomputed_noticed, answer.steps_recomputed_unnoticed) == (0, 0)
+    assert answer.kill_to_step_s == [-5.0]
+
+
+def test_a_run_that_was_dearer_than_on_demand_says_so(
+    report: ModuleType, plan: ModuleType, preemptions: list[Any]
+) -> None:
+    """How dear depends on the machine that the demo runs on: told, and no promise."""
+    dear = job(ATTEMPTS, cost=0.05)
+    answer = computed(report, preemptions, dear)
+    assert "25% more" in printed(report.table(answer))
+    done = plan.Plan(noticed=set(), others=[])
+    assert report.broken_promises(answer, dear, done) == []
+
+
+def test_a_demo_that_was_cut_short_tells_what_is_known_and_kept(
+    report: ModuleType, preemptions: list[Any]
+) -> None:
+    hopped = job(ATTEMPTS, state="running", ended_at=None, step=58)
+    straight = job([attempt(1, last_step=90)], state="running", ended_at=None, step=90)
+    text = printed(report.partial_table(hopped, straight, preemptions, steps=600))
+    rows = {(parts := re.split(r"  +", line.strip()))[0]: parts[-1] for line in text.splitlines()}
+    assert rows["preemptions"] == "2"
+    assert rows["steps recomputed, as far as known"] == "5"
+    assert rows["steps trained (uninterrupted run)"] == "58 (90)"
+    assert rows["newest checkpoint kept (uninterrupted)"] == "step 21 (21)"
+    assert rows["weights identical, bit for bit"] == "not compared"
+
+
+def printed(table: Any) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= 80
+    return text
+
+
+@pytest.mark.parametrize(
+    ("step_s", "short", "steps"),
+    [
+        (0.07, False, 600),
+        (0.07, True, 200),
+        (0.4, False, 240),  # fewer would leave no room for six preemptions
+        (0.01, False, 4200),  # or it is over before the last preemption came
+        (1e-4, False, 6000),
+    ],
+)
+def test_the_steps_fit_the_pace_of_the_machine(
+    pace: ModuleType, step_s: float, short: bool, steps: int
+) -> None:
+    fitted = pace.Pace(step_s=step_s, start_s=2).steps(short=short)
+    assert fitted == steps
+    assert isinstance(fitted, int)  # an argument of the training script
+
+
+def test_a_slow_machine_gets_longer_notices_and_more_patience(pace: ModuleType) -> None:
+    quiet, slow, slower = (pace.Pace(step_s=s / 30, start_s=s) for s in (2.5, 10, 100))
+    assert quiet.grace_s() == {"aws": 10, "azure": 6, "gcp": 8}
+    assert slow.grace_s() == {"aws": 40, "azure": 24, "gcp": 30}  # as on the real ones, at most
+    assert slower.grace_s() == {"aws": 120, "azure": 30, "gcp": 30}
+    assert quiet.stalled_after_s() == 200
+    assert slower.stalled_after_s() > 2000
+    told = pace.in_words(quiet.total_s(500, 6)), pace.in_words(quiet.total_s(100, 0))
+    assert told == ("about 2 minutes", "less than a minute")
+
+
+class MasterOf:
+    """Answers with these views of both jobs, one after the other; an exception is raised."""
+
+    def __init__(self, *views: JobDetail | Exception) -> None:
+        self._views = list(views)
+
+    def events(self, job: str, *, after: int) -> list[EventView]:
+        return []
+
+    def job(self, job: str) -> JobDetail:
+        view = self._views.pop(0) if len(self._views) > 1 else self._views[0]
+        if isinstance(view, Exception):
+            raise view
+        return view
+
+
+def runner_of(runner: ModuleType, plan: ModuleType, *views: JobDetail | Exception) -> Any:
+    class Silent:
+        def show(self, jobs: object, *, now: float) -> None: ...
+
+    jobs = {"spot": "j1", "uninterrupted": "j2"}
+    args = (MasterOf(*views), jobs, Silent(), plan.Plan())
+    return runner.DemoRunner(*args, steps=600, grace_s={}, seed=1)
+
+
+def test_only_a_run_in_which_nothing_moves_is_given_up(
+    runner: ModuleType, plan: ModuleType, machine: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the whole takes, and though the master is slow to answer now and then."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += 50
+
+    monkeypatch.setattr(runner.time, "sleep", sleep)
+    training = [job(ATTEMPTS, state="allocating", step=step // 2) for step in range(200)]
+    slow = Unreachable("no answer in time", "try again")
+    ours = runner_of(runner, plan, *training, slow, training[-1])
+    with pytest.raises(machine.DemoError, match="nothing has moved for 200 s"):
+        ours.run(stalled_after_s=200.0, clock=lambda: now)
+    assert now > 50 * 100
+    assert ours.views["spot"].step == 99
+
+
 def test_the_plan_shows_every_kind_of_preemption(plan: ModuleType) -> None:
     todo = plan.Plan()
     zones = [Dialect.AWS, Dialect.AZURE, Dialect.GCP]
@@ -287,34 +412,46 @@ def test_the_plan_ends_even_if_a_dialect_never_comes(plan: ModuleType) -> None:
 def under_way(*, spot: bool = True) -> JobDetail:
     return job(
         ATTEMPTS,
-        state="allocating",  # the longest one
-        vm="vm-228467b9e6",
+        state="running",
+        vm="vm-3",
         pool=Pool(cloud="local", region="local-1", zone="local-1a", vm="small", spot=spot),
         step=1234,
         metrics={"loss": 10.123},
+        vms=[vm(1, 30), vm(2, 60), vm(3, 100, spot=spot)],
         preemptions=10,
         saves={SaveKind.PERIODIC: 12, SaveKind.INSURANCE: 137, SaveKind.EMERGENCY: 10},
         cost=0.12345,
     )
 
 
-SHOWN = [
-    *("step 1234/5000", "loss 10.123", "vm-228467b9e6", "local-1a/small", "preempted 10x"),
-    *("saves 12/137/10", "$0.12345"),
-]
+def shown(jobs: dict[str, JobDetail], screen: ModuleType, *, terminal: bool, now: float) -> str:
+    """What a screen has printed after a look at 0 s and one at `now`."""
+    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+    with screen.Screen(console, steps=5000) as screen_shown:
+        screen_shown.show(jobs, now=0.0)
+        screen_shown.show(jobs, now=now)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_live_progress_shows_every_figure_in_80_columns(screen: ModuleType, terminal: bool) -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, color_system=None)
+def test_live_progress_is_one_line_a_run_in_80_columns(screen: ModuleType, terminal: bool) -> None:
     jobs = {"spot": under_way(), "uninterrupted": under_way(spot=False)}
-    with screen.Screen(console, steps=5000) as shown:
-        shown.show(jobs, now=0.0)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
-    for figure in SHOWN:
-        assert text.count(figure) >= len(jobs), text
-    assert "local-1a/small on demand" in text
-    assert max(len(line) for line in re.split(r"[\r\n]+", text)) <= 80, text
+    text = shown(jobs, screen, terminal=terminal, now=60)
+    lines = {line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()}
+    assert lines == {
+        "  spot          step 1234/5000 loss 10.12 $0.12   137 insurance VM 3 (aws)",
+        "  uninterrupted step 1234/5000 loss 10.12 $0.12   137 insurance VM 3 (on demand)",
+    }
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_without_a_vm_that_trains_shows_its_state(screen: ModuleType) -> None:
+    preparing = under_way().model_copy(update={"state": JobState.PREPARING, "metrics": {}})
+    assert screen.line("spot", preparing, 500).endswith("loss -    $0.12   137 insurance preparing")
+
+
+def test_a_log_that_is_no_terminal_gets_the_lines_now_and_then(screen: ModuleType) -> None:
+    assert shown({"spot": under_way()}, screen, terminal=False, now=29) == ""
 
 
 def test_a_long_line_goes_on_below_its_own_text(screen: ModuleType) -> None:
@@ -332,21 +469,22 @@ def test_a_long_line_goes_on_below_its_own_text(screen: ModuleType) -> None:
         (
             "notice",
             {"left_s": 8.6, "fits": True},
-            "vm-1: preemption notice, 9 s left, enough for a save",
+            "VM 1 (aws): preemption notice, 9 s left, enough for a save",
         ),
         (
             "notice",
             {"left_s": 0.4, "fits": False},
-            "vm-1: preemption notice, 0 s left, too little for a save",
+            "VM 1 (aws): preemption notice, 0 s left, too little for a save",
         ),
         (
             "committed",
             {"save": "emergency", "step": 34, "delta_s": 0.01, "beta_s": 0.08},
-            "vm-1: emergency save of step 34 took 0.09 s",
+            "VM 1 (aws): emergency save of step 34 took 0.09 s",
         ),
         ("committed", {"save": "insurance"}, None),
-        ("restored", {}, "vm-1: as recorded"),
-        ("vm", {"to": "terminated", "reason": "agent_lost"}, "vm-1: gone, agent lost"),
+        ("restored", {"step": 0, "n": None}, "VM 1 (aws): begins at step 0"),
+        ("restored", {"step": 34, "n": 7}, "VM 1 (aws): goes on from step 34"),
+        ("vm", {"to": "terminated", "reason": "agent_lost"}, "VM 1 (aws): gone, agent lost"),
         ("vm", {"to": "terminating"}, None),
         ("job", {"to": "succeeded"}, "as recorded"),
     ],
@@ -357,7 +495,7 @@ def test_events_are_told_in_words_for_newcomers(
     event = EventView(
         id=1, at=BEGIN, job="j", vm="vm-1", attempt=1, kind=kind, text="as recorded", data=data
     )
-    assert runner.told(event) == line
+    assert runner.told(event, "VM 1 (aws)") == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -435,7 +573,7 @@ def test_ctrl_c_while_it_ends_leaves_nothing_behind(
 def test_what_a_killed_process_had_started_is_killed_too(
     machine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = machine.Machine(tmp_path)
+    ours = machine.Machine(tmp_path, grace_s={})
     seen = iter([[11], [11, 12], []])
     killed: list[int] = []
     monkeypatch.setattr(ours, "processes", lambda: next(seen))
