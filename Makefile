@@ -1,12 +1,21 @@
 # Two commands for newcomers: `make demo` and `make test`. Both set everything up first.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
+# Where PyTorch comes from, if not from where all other packages do: its default build for Linux brings
+# gigabytes of CUDA; https://download.pytorch.org/whl/cpu has one without.
+TORCH_INDEX ?=
 TEST_WORKERS ?= 2
+
+# The largest download shows how far it is, where somebody can see it.
+SHOWN := $(if $(MAKE_TERMOUT),,--quiet)
 
 .PHONY: help demo test test-all test-python mutants check bench clean
 
 help:
-	@echo "make demo    train a GPT through preemptions on this machine (under 3 minutes)"
+	@echo "make demo    train a GPT through preemptions on this machine (3 minutes, after the set-up)"
+	@echo "make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+	@echo "             the same without CUDA, for machines that have no GPU: GBs less to set up"
 	@echo "make test    run the tests (8 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
@@ -20,10 +29,14 @@ help:
 	  || { echo "error: spothop needs Python 3.10 or newer; hint: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "error: this Python has no venv; hint: sudo apt-get install python3-venv"; exit 1; }
-	@echo "setting up .venv (once; PyTorch makes it a minute or two) ..."
+	@$(PYTHON) examples/demo/set_up.py --torch-index '$(TORCH_INDEX)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[agent,master,simulator,train,dev]'
+ifeq ($(TORCH_INDEX),)
+	$(PIP) $(SHOWN) torch
+else
+	$(PIP) $(SHOWN) --index-url '$(TORCH_INDEX)' --no-deps torch
+endif
+	$(PIP) --quiet -e '.[agent,master,simulator,train,dev]'
 	@touch $@
 
 demo: .venv/ready
@@ -42,7 +55,7 @@ test-python:
 	.venv-python/bin/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/unit tests/contract
 
 mutants: .venv/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(PIP) --quiet -e '.[mutants]'
 	$(BIN)/python tests/support/mutants.py $(if $(CHILDREN),--children $(CHILDREN)) \
 	  $(if $(AGAIN),--again) $(if $(MUTANTS),'$(MUTANTS)')
 
@@ -53,7 +66,7 @@ check: .venv/ready
 	$(BIN)/lint-imports --no-cache
 
 bench: .venv/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(PIP) --quiet -e '.[bench]'
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
