@@ -288,6 +288,14 @@ def test_master_becomes_the_masters_program(cli: Cli) -> None:
     ]  # fmt: skip
 
 
+def test_master_passes_on_what_its_help_names(cli: Cli) -> None:
+    options = ["--local-cloud", "c.yaml", "--storage-url", "s3://b", "--public-url", "http://m:1"]
+    assert cli("master", *options) == 0
+    assert cli.became[0][-len(options) :] == options
+    assert cli("master", "--help") == 0
+    assert all(f"  {option}" in cli.out for option in options[::2])
+
+
 def test_master_without_its_extra_says_what_to_install(cli: Cli) -> None:
     session = Session(settings=ClientSettings(), become=cli.became.append)
     with pytest.raises(ClientError, match="no_such_package") as caught:

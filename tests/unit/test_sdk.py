@@ -411,12 +411,19 @@ def home(tmp_path: Path) -> Path:
         ({}, "local-token"),
         ({"SPOTHOP_URL": ""}, "local-token"),
         ({"SPOTHOP_URL": DEFAULT_URL + "/"}, "local-token"),
+        ({"SPOTHOP_URL": "http://127.0.0.1:8901"}, "local-token"),
+        ({"SPOTHOP_URL": "http://localhost:8901/"}, "local-token"),
+        ({"SPOTHOP_URL": "http://[::1]:8900"}, "local-token"),
         ({"SPOTHOP_TOKEN": "mine"}, "mine"),
+        ({"SPOTHOP_URL": "http://10.0.0.1:8900"}, None),
+        ({"SPOTHOP_URL": "http://127.0.0.1.elsewhere"}, None),
+        ({"SPOTHOP_URL": "http://127.0.0.1@elsewhere"}, None),
+        ({"SPOTHOP_URL": "http://[127.0.0.1"}, None),
         ({"SPOTHOP_URL": "https://elsewhere"}, None),
         ({"SPOTHOP_URL": "https://elsewhere", "SPOTHOP_TOKEN": " mine\n"}, "mine"),
     ],
 )
-def test_the_local_masters_token_goes_to_the_local_master_only(
+def test_the_local_masters_token_goes_to_this_machine_only(
     home: Path, environment: dict[str, str], token: str | None
 ) -> None:
     assert read_settings({"SPOTHOP_HOME": str(home), **environment}).token == token

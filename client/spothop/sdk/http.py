@@ -169,5 +169,5 @@ _REPR.maxstring = 200
 _URL_HINT = "set SPOTHOP_URL to the master's address, such as http://127.0.0.1:8900"
 _TOKEN_HINT = (
     "set SPOTHOP_TOKEN; a local master wrote its token to <home>/master/admin.token, "
-    "used by itself when SPOTHOP_URL is not set"
+    "which is used by itself when SPOTHOP_URL is of this machine"
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from spothop.sdk.errors import ClientError
 
@@ -19,7 +21,7 @@ class ClientSettings:
     url: str = DEFAULT_URL
     """SPOTHOP_URL: base URL of the master."""
     token: str | None = field(default=None, repr=False)
-    """SPOTHOP_TOKEN; for the local default URL, else the token that a local master wrote."""
+    """SPOTHOP_TOKEN; else, for a URL of this machine, the token that a local master wrote."""
     home: Path = Path("~/.spothop")
     """SPOTHOP_HOME: what the client and a local master keep on this machine."""
     master_home: Path = Path("~/.spothop/master")
@@ -36,9 +38,18 @@ def read_settings(
         "SPOTHOP_MASTER_HOME", environment.get("SPOTHOP_MASTER_HOME") or home / "master"
     )
     token = environment.get("SPOTHOP_TOKEN", "").strip()
-    if not token and url == DEFAULT_URL:  # another host must not be handed this master's token
+    if not token and _is_loopback(url):  # another host must not be handed this master's token
         token = _local_token(master_home / "admin.token")
     return ClientSettings(url=url, home=home, master_home=master_home, token=token or None)
+
+
+def _is_loopback(url: str) -> bool:
+    """A URL that cannot be parsed is none; whoever uses it says so."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _folder(name: str, path: str | Path) -> Path:

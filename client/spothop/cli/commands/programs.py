@@ -15,6 +15,13 @@ def master(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.")] = None,
     home: Annotated[Path | None, typer.Option(help="Where it keeps its data.")] = None,
+    local_cloud: Annotated[
+        Path | None, typer.Option(help="The local cloud's file (YAML); it says how its VMs are.")
+    ] = None,
+    storage_url: Annotated[
+        str | None, typer.Option(help="Where checkpoints go if the job file does not say.")
+    ] = None,
+    public_url: Annotated[str | None, typer.Option(help="URL at which VMs reach it.")] = None,
 ) -> None:
     """Run a master here, with the local cloud built in.
 
@@ -24,7 +31,15 @@ def master(
     """
     from spothop.cli.local_master import start
 
-    start(session_of(context), host=host, port=port, home=home, others=context.args)
+    given = {"local-cloud": local_cloud, "storage-url": storage_url, "public-url": public_url}
+    passed = [
+        word
+        for name, value in given.items()
+        if value is not None
+        for word in (f"--{name}", f"{value}")
+    ]
+    others = [*passed, *context.args]
+    start(session_of(context), host=host, port=port, home=home, others=others)
 
 
 def simulate(context: typer.Context) -> None:
