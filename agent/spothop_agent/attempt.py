@@ -16,6 +16,7 @@ from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport
 from spothop_agent.backups import Backups
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
+from spothop_agent.notice_states import SAVED
 from spothop_agent.prepare import Preparation, PreparationFailed
 from spothop_agent.process import TrainingProcess, environment, link_client
 from spothop_agent.reporting import Reporting, how_it_ended
@@ -58,6 +59,8 @@ class Attempt:
         self._stopping = Stopping(context, process, self._saves)
         self.covered = asyncio.Event()
         """After a notice: there is nothing (more) to save."""
+        self.over = asyncio.Event()
+        """`run` has come to its end: nothing more can be committed."""
         self.shipper = LogShipper(context.paths.log, self._send_log, rng, limit=assignment.log_max)
         self._reporting = Reporting(context, process, self.shipper)
 
@@ -124,6 +127,25 @@ class Attempt:
         )
         self._trainer.ask(self._saves.resume(ask, now=self._context.now()))
 
+    @property
+    def saves_for_notice(self) -> bool:
+        """An emergency save is asked for, or accepted backups are on their way."""
+        pending = self._saves.pending
+        asked = pending is not None and pending.kind is SaveKind.EMERGENCY
+        return asked or (self._backups is not None and self._backups.waiting > 0)
+
+    def _late_save(self, backups: Backups) -> Ask | None:
+        """The last one before the deadline, where the first was in time and training goes on."""
+        notice = self._context.state.notice
+        if notice is None or notice.state not in SAVED or self._stopping.asked.is_set():
+            return None
+        return self._saves.late(
+            notice.last_save_by,
+            deadline=notice.deadline,
+            now=self._context.now(),
+            uploading=backups.waiting > 0,
+        )
+
     # --- the life -------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -133,6 +155,7 @@ class Attempt:
         elif phase < Phase.EXITED:
             await self._train()
         self.covered.set()
+        self.over.set()
         self._context.link.wake()
 
     async def _prepared(self) -> bool:
@@ -247,6 +270,7 @@ class Attempt:
             self._trainer.pipes.drain()  # a hello comes before what that process hands over
             self._backups.look()
             ask = self._saves.due(self._context.now(), uploading=self._backups.waiting > 0)
+            ask = ask or self._late_save(self._backups)
             if ask is not None and self._trainer.known and not self._stopping.ended.is_set():
                 self._trainer.ask(ask)
             await asyncio.sleep(TICK_S)

@@ -4,7 +4,8 @@
 
 What it guarantees: the cloud is told that it may take the VM only after a backup that holds what
 there was at the notice has become a checkpoint, or when there is nothing (more) that could become
-one. Where the way is another:
+one. `committed` lasts while training goes on: the cloud is told when the process is over, which it
+is once the replacement takes over, or shortly before the deadline. Where the way is another:
 
 - `unrequested`: no save was asked for, because no process runs or the policy says that none fits.
   A backup that is handed over later still answers the notice.
@@ -73,6 +74,10 @@ TRANSITIONS: Mapping[NoticeState, Mapping[NoticeEvent, NoticeState]] = {
 }
 
 NOTICES = Machine(TRANSITIONS)
+
+SAVED = frozenset({NoticeState.COMMITTED, NoticeState.UNACKNOWLEDGED})
+"""What there was at the notice is a checkpoint, and the cloud was not told that it may take the VM:
+what is trained from now on can still be saved."""
 
 COVERED = NOTICES.sources(NoticeEvent.ACKNOWLEDGE)
 """Nothing (more) is to be saved, and the cloud is not told yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 from spothop.wire import AcknowledgedReport, NoticeReport
 from spothop_agent.attempt import Attempt
@@ -15,6 +16,9 @@ from spothop_agent.tasks import Background, cancel_all, first_end
 from spothop_agent.watch import Notice
 
 _log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""How often it is looked whether the cloud may be told."""
 
 Acknowledge = Callable[[Notice], Awaitable[bool]]
 FinalSync = Callable[[], Awaitable[None]]
@@ -78,7 +82,14 @@ class Notices:
         deadline = notice.deadline_monotonic
         if deadline is None:
             deadline = now + self._context.assignment.policy.grace_s
-        known = NoticeSeen(event=notice.event, seen=now, deadline=deadline, announced=announced)
+        before_s = self._context.assignment.policy.release_before_s
+        known = NoticeSeen(
+            event=notice.event,
+            seen=now,
+            deadline=deadline,
+            announced=announced,
+            release_at=None if notice.release is None else max(now, deadline - before_s),
+        )
         self._context.state_file.set(notice=known)
         return known
 
@@ -106,6 +117,7 @@ class Notices:
         """Acknowledge the notice when nothing more is to be saved, and never before."""
         await self._attempt.covered.wait()
         self._advance(notice, NoticeEvent.FINISH)  # refused where a commit has closed it
+        await self._until_not_needed(notice)
         await self._final_sync()
         taken = await self._acknowledge(notice)
         if taken:
@@ -113,6 +125,19 @@ class Notices:
             self._context.report(report, key=f"acknowledged-{notice.event}", urgent=True)
             self._context.note("the notice is acknowledged: the cloud may take this VM")
         self._advance(notice, NoticeEvent.ACKNOWLEDGE if taken else NoticeEvent.REFUSE)
+
+    async def _until_not_needed(self, notice: Notice) -> None:
+        """The VM trains on: the cloud takes it seconds after it was told, and the replacement is
+        not ready yet. So until the process is over (the master ends it when the replacement is), or
+        shortly before the deadline, with nothing on its way."""
+        while not self._attempt.over.is_set():
+            known = self._context.state.notice
+            if known is None or known.event != notice.event or known.release_at is None:
+                return
+            if self._context.now() >= known.release_at and not self._attempt.saves_for_notice:
+                return
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._attempt.over.wait(), LOOK_S)
 
     def _advance(self, notice: Notice, event: NoticeEvent) -> None:
         """Nothing where a newer notice has taken this one's place, or its state has no such step:

@@ -25,6 +25,9 @@ INSURANCE_ANSWER_S, EMERGENCY_ANSWER_S, UNMEASURED_ANSWER_S = 60.0, 10.0, 300.0
 is asked again: a script may have failed between `check_save()` and `backup()`, and without this it
 would never be asked for anything more."""
 PATIENCE, MAX_DOUBLINGS = 4, 6
+LATE, LATE_S = 1.5, 1.0
+"""The last save before a deadline is asked for this many times what one took before the moment at
+which it must be committed, and so long: an upload may take longer than the one before."""
 WEIGHT = 0.3
 """Weight of the newest measurement of a save or backup."""
 
@@ -76,11 +79,15 @@ class Saves:
     start_step: int = 0
     """What was restored: `static` counts from there until something is saved."""
     insurance: Insurance | None = None
+    emergency_at: float = -math.inf
+    """When an emergency save was last handed over, and which step."""
+    emergency_step: int = -1
     save_s: float | None = None
     """Of saves whose beginning is known; see `policy.savetimes`."""
     save_bounds_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Of the newest others, which took at most so long."""
     backup_s: float | None = None
+    _asked_late: bool = False
     _misses: int = 0
     _missing: set[int] = field(default_factory=set)
     _silent: set[int] = field(default_factory=set)
@@ -136,6 +143,8 @@ class Saves:
             self.saved_at, self.saved_step = now, step
             if self.pending is not None and self.pending.kind is SaveKind.INSURANCE:
                 self.pending = None  # this save is as good
+        else:
+            self.emergency_at, self.emergency_step = now, step
 
     def committed(self, backup_s: float) -> None:
         self.backup_s = _blend(self.backup_s, backup_s)
@@ -245,13 +254,36 @@ class Saves:
         if self.pending is not None and self.pending.kind is SaveKind.EMERGENCY:
             return AtNotice(ask=None, fits=fits, reason=f"already asked for; {reason}")
         ask = self._ask(SaveKind.EMERGENCY, now, deadline=deadline, reason=f"notice {event}")
+        self._asked_late = False
         return AtNotice(ask=ask, fits=fits, reason=reason)
 
-    def last_save(self, reason: str, *, now: float) -> Ask | None:
-        """A save before the process is ended by us; None when one is being asked for."""
-        if self.pending is not None:
+    def late(self, by: float, *, deadline: float, now: float, uploading: bool) -> Ask | None:
+        """One more emergency save, as late as it fits `by` a moment: training went on after the
+        first one, whose time is known by now. Only where that was longer than the save takes."""
+        if self._asked_late or self.pending is not None or uploading or self.step is None:
             return None
-        return self._ask(SaveKind.INSURANCE, now, deadline=None, reason=reason)
+        need_s = self._last_save_s
+        fits = need_s < by - now <= LATE * need_s + LATE_S
+        if not fits or self.step <= self.emergency_step or now - self.emergency_at <= need_s:
+            return None
+        self._asked_late = True
+        reason = f"{deadline - now:.1f} s to the deadline: what was trained since the last save"
+        return self._ask(SaveKind.EMERGENCY, now, deadline=deadline, reason=reason)
+
+    @property
+    def _last_save_s(self) -> float:
+        """From the request to the commit."""
+        save_s = self.save_s if self.save_s is not None else self._save_at_most_s
+        steps = self._margin() + 1 if self._together else 1
+        return steps * self.step_s + (save_s or 0.0) + (self.backup_s or 0.0) + self.params.margin_s
+
+    def last_save(
+        self, reason: str, *, kind: SaveKind = SaveKind.INSURANCE, now: float
+    ) -> Ask | None:
+        """A save before the process is ended by us; None when one is being asked for."""
+        if self.pending is not None and self.pending.kind in (kind, SaveKind.EMERGENCY):
+            return None
+        return self._ask(kind, now, deadline=None, reason=reason)
 
     def _fits(self, left_s: float) -> tuple[bool, str]:
         decision = emergency(self.measures(left_s))

@@ -48,6 +48,9 @@ class NoticeSeen(BaseModel):
     """The announced one, or the promised grace period from `seen`."""
     announced: bool
     """The cloud itself named the deadline."""
+    release_at: float | None = None
+    """When the cloud is told at the latest, if all is saved by then, that it may take the VM; None
+    where it does not listen."""
     state: NoticeState = NoticeState.SEEN
     request: str | None = None
     """The emergency save that was asked for."""
@@ -59,6 +62,11 @@ class NoticeSeen(BaseModel):
         if isinstance(data, dict) and "state" not in data and "acknowledged" in data:
             return {**data, "state": _state_of_flags(data)}
         return data
+
+    @property
+    def last_save_by(self) -> float:
+        """When a last save has to be committed."""
+        return self.deadline if self.release_at is None else self.release_at
 
     def takes(self, event: NoticeEvent) -> bool:
         """Whether `event` means anything in this state."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from spothop.wire import SaveKind
 from spothop_agent.context import Context
 from spothop_agent.process import TrainingProcess
 from spothop_agent.saves import Saves
@@ -58,9 +59,10 @@ class Stopping:
 
     async def _end_process(self, trainer: Trainer, patience_s: float | None) -> None:
         """Ask, then SIGTERM, then SIGKILL, then give up."""
-        state = self._context.state
+        state, now = self._context.state, self._context.now()
         if trainer.known:
-            ask = self._saves.last_save(f"stopping: {state.stop}", now=self._context.now())
+            kind = SaveKind.INSURANCE if state.notice is None else SaveKind.EMERGENCY
+            ask = self._saves.last_save(f"stopping: {state.stop}", kind=kind, now=now)
             if state.stop_save and ask is not None:
                 trainer.ask(ask)
             trainer.stop(state.stop or "")

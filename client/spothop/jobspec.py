@@ -323,6 +323,12 @@ class CheckpointSpec(Section):
         examples=[500],
     )
 
+    release_before: Duration = Field(
+        timedelta(seconds=2),
+        description="after a notice, once all is saved: so long before the deadline the cloud is"
+        " told that it may take the VM (Azure); `1h`: as soon as all is saved",
+    )
+
     @field_validator("static_every")
     @classmethod
     def _with_static_only(cls, every: int | None, info: ValidationInfo) -> int | None:

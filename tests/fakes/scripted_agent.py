@@ -170,6 +170,8 @@ class ScriptedAgent:
                 case FenceDirective() if self.phase == "prepared":
                     self.start()
                 case StopDirective() if self.phase != "over":
+                    if each.save:
+                        self.save(SaveKind.EMERGENCY if self.noticed else SaveKind.INSURANCE)
                     self.exit(0, stopped=True)
                 case AssignDirective() if each.assignment.attempt > self.attempt:
                     self.assignment = each.assignment

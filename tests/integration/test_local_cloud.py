@@ -330,6 +330,18 @@ def test_an_announced_preemption_may_come_early_and_azure_may_be_told_to_go_on(
     assert plain_rig.ended(cloud, acknowledged).cause is EndCause.PREEMPTED
 
 
+def test_a_preemption_with_a_shorter_notice_announces_that(plain_rig: Rig) -> None:
+    cloud = plain_rig.cloud(dialect="aws", grace_s=LONG_S)
+    vm = plain_rig.launch(cloud)
+    until(lambda: plain_rig.reports("master"))
+    asked_at = time.time()
+    cloud.preempt(vm.id, LONG_S / 2)
+    [notice] = until(lambda: plain_rig.reports("notice"))
+    assert_announced("aws", notice["text"], asked_at + LONG_S / 2)
+    cloud.preempt(vm.id, 0.05)
+    assert plain_rig.ended(cloud, vm).cause is EndCause.PREEMPTED
+
+
 def test_a_preemption_without_notice_announces_nothing(plain_rig: Rig) -> None:
     cloud = plain_rig.cloud(grace_s=LONG_S)
     vm = plain_rig.launch(cloud)

@@ -138,6 +138,27 @@ def test_the_old_one_trains_on_until_the_replacement_is_ready(harness: MasterHar
     assert harness.attempt(2).may_fence
 
 
+def test_the_steps_between_the_emergency_save_and_the_hand_over_are_kept(
+    harness: MasterHarness,
+) -> None:
+    old = harness.training()
+    old.notice(60.0)
+    old.save(SaveKind.EMERGENCY)
+    for _ in range(5):
+        harness.tick()
+        old.train(2)
+    new = harness.join(2)
+    new.prepare()
+    harness.look()
+    assert not harness.attempt(2).may_fence
+    (stop,) = [told for told in old.obey() if isinstance(told, StopDirective)]
+    assert (stop.reason, stop.save) == ("preempted", True)
+    harness.look()
+    assert harness.attempt(1).reason == "preempted"
+    new.obey()
+    assert (new.phase, new.step) == ("training", 20)
+
+
 def test_without_an_emergency_commit_the_fence_waits_for_the_deadline(
     harness: MasterHarness,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,120 @@ def test_request_save_commit_acknowledgement(tmp_path: Path) -> None:
         (committed,) = run.reports(CommittedReport)
         assert committed.since_notice_s == pytest.approx(3.0, abs=0.5)
         await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def released(event: str = "event-1") -> Notice:
+    """Of a cloud that takes the VM as soon as it is told that it may."""
+
+    async def release() -> bool:
+        raise AssertionError("`Cloud` stands for it")
+
+    return replace(a_notice(event), release=release)
+
+
+async def saved_and_trains_on(run: AttemptHarness, cloud: Cloud, step: int) -> None:
+    """The emergency save of `step` is committed, and the process trains."""
+    await cloud.announce(released())
+    (asked,) = saves(run)
+    run.process.hand_over(step, E, request=asked["request"])
+    await until(lambda: run.reports(CommittedReport))
+
+
+def test_the_vm_trains_on_after_the_save_and_is_given_up_when_its_process_is_over(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        await asyncio.sleep(10.0)
+        assert cloud.told == []
+        # The replacement is ready: the master stops it, with a last save.
+        run.process.steps(40, count=28)
+        run.attempt.stop("preempted", save=True)
+        await until(lambda: run.process.heard())
+        assert run.reports(SaveRequestedReport)[-1].save is E
+        run.process.hand_over(41, E)
+        await asyncio.sleep(1.0)
+        assert cloud.told == []
+        await run.over()
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.COMMITTED, [12, 41])]
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_shortly_before_the_deadline_it_saves_once_more_and_is_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        run.process.steps(200, count=188)
+        await until(lambda: run.context.now() > START_S + 20.0)
+        assert saves(run) == []
+        await until(lambda: len(run.reports(SaveRequestedReport)) == 2)
+        (again,) = saves(run)
+        assert again["kind"] == "emergency"
+        run.process.hand_over(201, E, request=again["request"])
+        await until(lambda: cloud.told)
+        assert cloud.told == [("event-1", NoticeState.COMMITTED, [12, 201])]
+        assert START_S + 28.0 <= run.context.now() <= START_S + 29.0
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_vm_is_not_given_up_while_its_last_save_is_on_its_way(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        run.store.takes[20] = 60.0
+        run.process.hand_over(20)
+        await until(lambda: run.context.now() > START_S + 40.0)
+        assert cloud.told == []
+        await until(lambda: cloud.told)
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_as_soon_as_all_is_saved_where_the_job_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        params = PolicyParams(grace_s=30.0, release_before_s=3600.0)
+        run = await AttemptHarness(tmp_path, policy=params).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        began = run.context.now()
+        await until(lambda: cloud.told)
+        assert run.context.now() - began < 1.0
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_an_agent_that_is_started_again_gives_the_vm_up_no_sooner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        await cloud.close()
+        await run.die()
+        again = run.again()
+        again.start()
+        cloud = Cloud(again)
+        await cloud.announce(released())
+        await asyncio.sleep(5.0)
+        assert cloud.told == []
+        await again.over()
+        await until(lambda: cloud.told)
         await cloud.close()
 
     play(scenario)

@@ -409,6 +409,70 @@ def test_the_last_save_before_we_end_the_process() -> None:
     assert made.pending == ask
 
 
+def draining(**figures: float) -> Saves:
+    """Its emergency save of step 10 took 1 s and its backup 1 s; it has trained on since 12.0."""
+    made = saves(**figures)
+    made.stepped(10, count=10, step_s=0.5)
+    made.at_notice("e", 40.0, now=10.0)
+    assert made.pending is not None
+    request = made.pending.request
+    made.accepted(SaveKind.EMERGENCY, 10, request=request, delta_s=1.0, now=12.0)
+    made.committed(1.0)
+    made.stepped(30, count=20, step_s=0.5)
+    return made
+
+
+def late(made: Saves, now: float, *, by: float = 40.0, uploading: bool = False) -> Ask | None:
+    return made.late(by, deadline=40.0, now=now, uploading=uploading)
+
+
+def test_one_more_save_as_late_as_it_fits_before_the_deadline() -> None:
+    made = draining()  # 0.5 s + 1 s + 1 s + margin 0.5 s; asked for 1.5 times that and 1 s ahead
+    assert late(made, 34.4) is None
+    assert late(made, 34.6, uploading=True) is None
+    ask = late(made, 34.6)
+    assert ask is not None
+    assert (ask.kind, ask.deadline) == (SaveKind.EMERGENCY, 40.0)
+    assert ask.reason == "5.4 s to the deadline: what was trained since the last save"
+    made.accepted(SaveKind.EMERGENCY, 31, request=ask.request, delta_s=0.1, now=35.0)
+    made.stepped(32, count=1, step_s=0.5)
+    assert late(made, 35.5) is None  # once
+
+
+@pytest.mark.parametrize(("now", "by"), [(37.1, 40.0), (34.6, 37.5), (34.6, -3500.0)])
+def test_a_last_save_that_does_not_fit_any_more_is_not_asked_for(now: float, by: float) -> None:
+    assert late(draining(), now, by=by) is None
+
+
+def test_no_last_save_without_a_step_or_where_one_was_just_made() -> None:
+    made = draining()
+    made.emergency_step = 30
+    assert late(made, 36.0) is None
+    made = draining()
+    made.emergency_at = 33.5
+    assert late(made, 36.0) is None
+    assert late(saves(), 36.0) is None
+
+
+def test_ranks_need_their_common_step_for_a_last_save() -> None:
+    made = draining()
+    made.ranks = {0, 1}  # two steps ahead, and the one that runs: 1.5 s in place of 0.5 s
+    ask = late(made, 33.1)
+    assert ask is not None
+    assert ask.at_step == 32
+
+
+def test_the_last_save_after_a_notice_replaces_an_insurance_save() -> None:
+    made = saves()
+    made.insurance = directive(10)
+    made.stepped(10, count=10, step_s=0.1)
+    assert made.due(1.0, uploading=False) is not None
+    last = made.last_save("stopping: preempted", kind=SaveKind.EMERGENCY, now=2.0)
+    assert last is not None
+    assert last.kind is SaveKind.EMERGENCY
+    assert made.last_save("stopping: preempted", kind=SaveKind.EMERGENCY, now=3.0) is None
+
+
 def test_a_second_notice_says_whether_the_save_that_was_asked_for_fits() -> None:
     made = saves(save_s=1.0, backup_s=1.0)
     made.at_notice("e1", 30.0, now=2.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -40,6 +41,12 @@ def test_a_spec_survives_the_wire() -> None:
     for given in ({}, {"policy": "none"}, {"policy": "static", "static_every": 5}):
         made = spec(**given)
         assert jobfile.parse(made.as_mapping()) == made
+
+
+def test_the_vm_is_given_up_shortly_before_the_deadline_or_as_the_job_says() -> None:
+    assert spec().checkpoint.release_before == timedelta(seconds=2)
+    assert spec(release_before="1h").checkpoint.release_before == timedelta(hours=1)
+    assert problem(release_before="0s").field == "checkpoint.release_before"
 
 
 def test_static_without_an_interval_is_refused_with_the_way_out() -> None:

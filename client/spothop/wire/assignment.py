@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -23,6 +24,13 @@ class PolicyParams(Strict):
     step_s: float | None = None
     first_tau_s: float = 60.0
     """Interval until the first insurance directive arrives."""
+    release_before_s: float = 2.0
+    """After a notice: so long before the deadline the cloud may be told, where it takes such a
+    word, that it may take the VM."""
+
+    @model_serializer(mode="wrap")
+    def _for_older_agents(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_silent(self, handler(self), ("release_before_s",))
 
 
 class InitFrom(Strict):
@@ -36,7 +44,7 @@ class Assignment(Strict):
     """One attempt of one job, for one VM.
 
     An agent of version 0.1.0, on a VM that was started before its master was replaced, refuses keys
-    that it does not know. So what is newer is left out where it says nothing (`_NEWER`).
+    that it does not know. So what is newer is left out where it says nothing.
     """
 
     job: str
@@ -64,11 +72,11 @@ class Assignment(Strict):
 
     @model_serializer(mode="wrap")
     def _for_older_agents(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = handler(self)
-        fields = type(self).model_fields
-        silent = {name for name in _NEWER if found.get(name) == fields[name].default}
-        return {name: value for name, value in found.items() if name not in silent}
+        return _without_silent(self, handler(self), ("log_max",))
 
 
-_NEWER = ("log_max",)
-"""Of `Assignment`, since version 0.1.0."""
+def _without_silent(model: Strict, found: dict[str, Any], newer: Sequence[str]) -> dict[str, Any]:
+    """Without what is newer than version 0.1.0 and says nothing."""
+    fields = type(model).model_fields
+    silent = {name for name in newer if found.get(name) == fields[name].default}
+    return {name: value for name, value in found.items() if name not in silent}

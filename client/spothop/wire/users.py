@@ -60,7 +60,8 @@ class SubmitRequest(Strict):
 
 
 class PreemptRequest(Strict):
-    """The provider's own eviction test. `notice_s`: None the promised one, 0 none at all."""
+    """The provider's own eviction test. `notice_s`: None the promised one, 0 none at all; any other
+    is announced as such, and is no longer than the promised one."""
 
     notice_s: float | None = None
 

@@ -59,7 +59,9 @@ def first_params(
 ) -> PolicyParams:
     """What the agent of a new attempt begins with."""
     age_s = _age_s(vm, now)
-    return insurance.params(_facts_at(session, job, vm, priors, step=0, age_s=age_s, now=now))
+    facts = _facts_at(session, job, vm, priors, step=0, age_s=age_s, now=now)
+    before = spec_of(job).checkpoint.release_before
+    return insurance.params(facts).model_copy(update={"release_before_s": before.total_seconds()})
 
 
 def _facts(

@@ -47,6 +47,9 @@ from spothop_master.store import attempts, leases, transitions, vms
 from spothop_master.store.observations import STATED, Priors
 from spothop_master.store.schema import Attempt, Job, VmRow
 
+_SAVED = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
+"""What an attempt is stopped for, and then goes on elsewhere: it saves first."""
+
 
 class BadToken(Exception):
     """The join token is unknown, used, or its VM is not wanted any more."""
@@ -147,7 +150,7 @@ def directives(
     number = attempt.number
     if attempt.stop_wanted is not None:
         why = EndReason(attempt.stop_wanted)
-        return [StopDirective(attempt=number, reason=why, save=why is EndReason.PAUSED)]
+        return [StopDirective(attempt=number, reason=why, save=why in _SAVED)]
     found: list[AnyDirective] = []
     if _is_reassigned(session, vm_id, attempt):
         found.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
@@ -167,6 +170,12 @@ def is_waiting(session: Session, vm_id: str) -> bool:
     if place is None:
         return vm.state not in VM_LEAVING
     return place.prepared_at is not None and place.attempt.fenced_at is None
+
+
+def is_draining(session: Session, vm_id: str) -> bool:
+    """Its attempt has a notice, and is told when its replacement is ready."""
+    place = attempts.living_place(session, vm_id)
+    return place is not None and place.attempt.state == AttemptState.DRAINING.value
 
 
 def _is_reassigned(session: Session, vm_id: str, attempt: Attempt) -> bool:

@@ -43,6 +43,8 @@ URGENT = frozenset(
 
 WAITING_SYNC_S = 0.2
 """Between syncs of a VM that is ready and waits until it may go on."""
+DRAINING_SYNC_S = 1.0
+"""Between syncs of a VM with a notice: it hears in time that its replacement is ready."""
 
 Message = TypeVar("Message", bound=Strict)
 
@@ -157,10 +159,13 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
         acked = row.acked_seq
         directives = protocol.directives(session, known.vm, now=now, priors=services.settings)
         waiting = protocol.is_waiting(session, known.vm)
+        draining = protocol.is_draining(session, known.vm)
     services.sessions.acknowledge(known.vm, acked)
     delay_s = services.settings.sync_every_s
     if waiting:  # every second that it waits is one without training
         delay_s = min(delay_s, WAITING_SYNC_S)
+    elif draining:
+        delay_s = min(delay_s, DRAINING_SYNC_S)
     else:
         services.directives.keep(version, directives, now=now)
     return SyncReply(ack_seq=acked, directives=directives, next_delay_s=delay_s)

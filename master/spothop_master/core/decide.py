@@ -20,7 +20,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.core import failures, replace
+from spothop_master.core import failures, handover, replace
 from spothop_master.core.actions import (
     Action,
     AllowFence,
@@ -127,7 +127,7 @@ def fences(snapshot: Snapshot) -> list[Action]:
     if newest is None or not newest.alive or newest.may_fence:
         return []
     older = [attempt for attempt in snapshot.living if attempt.number < newest.number]
-    reasons = [_out_of_the_way(snapshot, attempt) for attempt in older]
+    reasons = [handover.out_of_the_way(snapshot, attempt) for attempt in older]
     if any(reason is None for reason in reasons):
         return []
     if any(not past_deadline(snapshot, a) for a in older) and newest.prepared_at is None:
@@ -188,14 +188,6 @@ def _stop(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) 
     return []
 
 
-def _out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
-    if older.saved_since_notice:
-        return f"attempt {older.number} has committed its last save"
-    if past_deadline(snapshot, older):
-        return f"the deadline of attempt {older.number} is over"
-    return None
-
-
 def stopping(snapshot: Snapshot) -> bool:
     return _wanted_end(snapshot) is not None
 
@@ -215,6 +207,7 @@ _RULES: tuple[Rule, ...] = (
     superseded,
     hopeless,
     _unless_stopping(replace.replacement),
+    _unless_stopping(handover.last_saves),
     _unless_stopping(fences),
     tidy,
     ask,

@@ -102,7 +102,13 @@ class AttemptFacts:
     fenced_at: datetime | None = None
     may_fence: bool = False
     saved_since_notice: bool = False
-    """Its last save after the notice is committed."""
+    """Its emergency save is committed."""
+    unsaved_s: float = 0
+    """What it may have trained since its newest checkpoint."""
+    last_save_s: float = 0
+    """One more save, from the request to its commit."""
+    saved_since_stop: bool = False
+    """The save that came with its stop is committed."""
     stop_wanted: EndReason | None = None
     stop_at: datetime | None = None
     ended_at: datetime | None = None

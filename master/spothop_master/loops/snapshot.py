@@ -33,8 +33,8 @@ from spothop_master.core.facts import (
 )
 from spothop_master.core.placement import FINAL
 from spothop_master.store.jobs import requirements_of, spec_of
-from spothop_master.store.observations import saved_since_notice
-from spothop_master.store.schema import Attempt, Job, Place, VmRow
+from spothop_master.store.observations import saved_since_notice, saved_since_stop
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
 
 ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
@@ -75,8 +75,8 @@ def snapshot_of(
         offers = {pool: info.price for pool, info in infos.items()}
     return Snapshot(
         job=_job(session, job),
-        attempts=tuple(_attempt(session, attempt) for attempt in attempts),
-        before=_before(session, attempts),
+        attempts=tuple(_attempt(session, attempt, now) for attempt in attempts),
+        before=_before(session, attempts, now),
         vms=tuple(_vm(row, observed, now) for row in rows),
         offers=offers,
         limits=observed.limits,
@@ -98,14 +98,14 @@ def _attempts(session: Session, job_id: str) -> list[Attempt]:
     return [found[number] for number in sorted(found)]
 
 
-def _before(session: Session, attempts: Sequence[Attempt]) -> AttemptFacts | None:
+def _before(session: Session, attempts: Sequence[Attempt], now: datetime) -> AttemptFacts | None:
     """The one before the newest, where that has ended."""
     if not attempts or attempts[-1].state != AttemptState.ENDED.value:
         return None
     newest = attempts[-1]
     query = select(Attempt).where(Attempt.job_id == newest.job_id, Attempt.number < newest.number)
     row = session.scalar(query.order_by(Attempt.number.desc()).limit(1))
-    return _attempt(session, row) if row is not None else None
+    return _attempt(session, row, now) if row is not None else None
 
 
 def _vms(
@@ -138,7 +138,7 @@ def _job(session: Session, row: Job) -> JobFacts:
     )
 
 
-def _attempt(session: Session, row: Attempt) -> AttemptFacts:
+def _attempt(session: Session, row: Attempt, now: datetime) -> AttemptFacts:
     noticed = row.notice_at is not None and row.state != AttemptState.ENDED.value
     return AttemptFacts(
         number=row.number,
@@ -150,10 +150,27 @@ def _attempt(session: Session, row: Attempt) -> AttemptFacts:
         fenced_at=row.fenced_at,
         may_fence=row.may_fence,
         saved_since_notice=noticed and saved_since_notice(session, row),
+        unsaved_s=_unsaved_s(session, row, now) if noticed else 0.0,
+        last_save_s=sum(s or 0.0 for s in (row.step_s, row.save_s, row.backup_s)),
+        saved_since_stop=noticed and saved_since_stop(session, row),
         stop_wanted=EndReason(row.stop_wanted) if row.stop_wanted else None,
         stop_at=row.stop_at,
         ended_at=row.ended_at,
     )
+
+
+def _unsaved_s(session: Session, row: Attempt, now: datetime) -> float:
+    """Since its newest checkpoint was handed over."""
+    newest = session.execute(
+        select(Checkpoint.committed_at, Checkpoint.beta_s)
+        .where(Checkpoint.job_id == row.job_id, Checkpoint.attempt == row.number)
+        .order_by(Checkpoint.n.desc())
+        .limit(1)
+    ).first()
+    if newest is None:
+        return 0.0
+    since: timedelta = now - newest.committed_at
+    return max(0.0, since.total_seconds() + float(newest.beta_s))
 
 
 def _place(row: Place) -> PlaceFacts:

@@ -117,7 +117,7 @@ class VmSupervisor:
         control = read_json(self._folder.control)
         for notice_s in control["preemptions"][self._preemptions_seen :]:
             self._preemptions_seen += 1
-            self._preempt(notice_s)
+            self._preempt(notice_s, announced_s=notice_s)
         if control["terminate"]:
             self._end("terminated", "asked for")
 
@@ -138,18 +138,21 @@ class VmSupervisor:
         if not boot.cancelled() and (error := boot.exception()) is not None:
             self._end("failed", f"it could not boot: {error}")
 
-    def _preempt(self, notice_s: float | None) -> None:
-        """Announce the kill for the promised time, and kill after `notice_s`, at most that."""
+    def _preempt(self, notice_s: float | None, *, announced_s: float | None = None) -> None:
+        """Announce the kill for `announced_s`, by default the promised time, and kill after
+        `notice_s`, at most that. Only a script may kill earlier than was announced."""
         if self._cause.done():
             return
-        notice_s = self._spec.grace_s if notice_s is None else min(notice_s, self._spec.grace_s)
+        grace_s = self._spec.grace_s
+        notice_s = grace_s if notice_s is None else min(notice_s, grace_s)
+        announced_s = grace_s if announced_s is None else min(announced_s, grace_s)
         if notice_s <= 0:
             self._end("preempted", "without notice")
             return
         if not self._announced:
             self._announced = True
             now = time.time()
-            deadline = now + self._spec.grace_s
+            deadline = now + announced_s
             self._service.announce(metadata.Announcement(f"preempt-{self._spec.id}", deadline))
             state = read_json(self._folder.state)["state"]
             self._folder.write_state(

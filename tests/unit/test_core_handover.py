@@ -1,0 +1,99 @@
+"""From an attempt with a notice to its replacement: the last save, and when the fence waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from spothop.wire import AttemptState, EndReason, VmState
+from spothop_master.core import handover
+from spothop_master.core.actions import AllowFence, StopAttempt
+from spothop_master.core.decide import decide, fences
+from spothop_master.core.facts import AttemptFacts, Snapshot
+from support.core_facts import LIMITS, ago, attempt, seen, vm
+
+SAVED = "attempt 1 has committed its last save"
+
+
+def old(**facts: object) -> AttemptFacts:
+    """Its emergency save is committed; it has trained 20 s since, and a save takes 3 s."""
+    known: dict[str, object] = {
+        "notice_at": ago(40),
+        "deadline_at": ago(-30),
+        "saved_since_notice": True,
+        "unsaved_s": 20.0,
+        "last_save_s": 3.0,
+    }
+    return attempt(1, state=AttemptState.DRAINING, **(known | facts))
+
+
+def overlap(older: AttemptFacts, *, prepared: bool = True, **vm_facts: object) -> Snapshot:
+    new = attempt(2, "b", AttemptState.PREPARING, prepared_at=ago(1) if prepared else None)
+    vms = (vm("a", VmState.DRAINING, **vm_facts), vm("b", VmState.READY))
+    return seen(older, new, vms=vms)
+
+
+def test_what_was_trained_since_the_emergency_save_is_saved_before_the_fence() -> None:
+    text = "attempt 2 is ready: a last save, and it takes over"
+    asked = [StopAttempt(attempt=1, why=EndReason.PREEMPTED, reason=text)]
+    assert decide(overlap(old())) == asked
+    assert fences(overlap(old())) == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"unsaved_s": 3.0},  # not worth it
+        {"deadline_at": ago(-5.0), "unsaved_s": 5.9},  # no time for it
+    ],
+)
+def test_what_is_not_worth_a_save_is_given_up(facts: dict[str, object]) -> None:
+    assert decide(overlap(old(**facts))) == [AllowFence(attempt=2, reason=SAVED)]
+
+
+def test_an_agent_that_is_silent_is_not_waited_for() -> None:
+    silent = overlap(old(), silent_s=LIMITS.suspect_after_s)
+    assert handover.last_saves(silent) == []
+    assert fences(silent) == [AllowFence(attempt=2, reason=SAVED)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "prepared"),
+    [({"saved_since_notice": False}, True), ({}, False), ({"notice_at": None}, False)],
+)
+def test_nobody_is_stopped_before_the_emergency_save_or_before_the_new_one_is_ready(
+    facts: dict[str, object], prepared: bool
+) -> None:
+    snapshot = overlap(old(**facts), prepared=prepared)
+    assert handover.last_saves(snapshot) == []
+    assert fences(snapshot) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "waits"),
+    [
+        ({"stop_at": ago(1)}, True),
+        ({"stop_at": ago(1), "saved_since_stop": True}, False),
+        ({"stop_at": ago(LIMITS.stop_timeout_s)}, False),
+    ],
+)
+def test_the_fence_waits_for_the_save_that_was_asked_for(
+    facts: dict[str, object], waits: bool
+) -> None:
+    stopped = old(stop_wanted=EndReason.PREEMPTED, **facts)
+    assert handover.last_saves(overlap(stopped)) == []
+    assert fences(overlap(stopped)) == ([] if waits else [AllowFence(attempt=2, reason=SAVED)])
+
+
+def test_shortly_before_the_deadline_the_agents_own_last_save_is_waited_for() -> None:
+    """The wait, 5 s and the margin of 2 s, is shorter than what would be lost."""
+    late = old(deadline_at=ago(-5.0), unsaved_s=20.0)
+    assert decide(overlap(late)) == []
+    over = old(deadline_at=ago(LIMITS.fence_margin_s), unsaved_s=20.0)
+    text = "the deadline of attempt 1 is over"
+    assert decide(overlap(over)) == [AllowFence(attempt=2, reason=text)]
+
+
+def test_only_a_living_newest_that_may_not_fence_yet_takes_over() -> None:
+    assert handover.last_saves(seen()) == []
+    allowed = attempt(2, "b", AttemptState.PREPARING, prepared_at=ago(1), may_fence=True)
+    assert handover.last_saves(seen(old(), allowed, vms=(vm("a"), vm("b")))) == []
