@@ -302,6 +302,68 @@ StorageOrUrl = Annotated[
 ]
 
 
+def _include(pattern: str) -> str:
+    """A pattern as in a `.gitignore`; `spothop.sdk.codefiles` reads it."""
+    if not pattern.strip() or "\n" in pattern:
+        raise _refuse("is no pattern", "write one in each item, such as data/vocab.json")
+    if pattern.startswith(("!", "#")):
+        hint = f"leave the {pattern[0]} out; for a name that begins with it write \\{pattern[0]}"
+        raise _refuse(f"begins with {pattern[0]}, which includes nothing", hint)
+    parts = pattern.rstrip("/ ").split("/")
+    if parts[-1] in ("", ".", "\\") or ".." in parts or parts[0] == ".":
+        hint = "write it relative to the code directory, such as data/vocab.json or *.bin"
+        raise _refuse("names nothing below the code directory", hint)
+    return pattern
+
+
+class CodeSection(Section):
+    """What is packed and sent to the VMs."""
+
+    path: Text = Field(
+        ".", min_length=1, description="code directory, relative to the job file", examples=["."]
+    )
+    include: tuple[Annotated[Text, AfterValidator(_include)], ...] = Field(
+        (),
+        description="patterns, as in a .gitignore, of what goes in although one leaves it out",
+        examples=["[data/vocab.json]"],
+    )
+
+
+def _code(value: object) -> object:
+    """A plain path is one without patterns; what is wrong with it is told of the key itself."""
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise _refuse("is empty", "write the code directory, relative to the job file: code: .")
+    return {"path": _text(value)}
+
+
+def _code_as_written(code: CodeSection) -> str | dict[str, Any]:
+    return {"path": code.path, "include": list(code.include)} if code.include else code.path
+
+
+CodeOrPath = Annotated[
+    CodeSection,
+    BeforeValidator(_code),
+    PlainSerializer(_code_as_written),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "object",
+                    "properties": {
+                        "path": {"type": "string", "minLength": 1},
+                        "include": {"type": "array", "items": {"type": "string"}},
+                    },
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+
+
 class CheckpointSpec(Section):
     storage: StorageOrUrl | None = Field(
         None, description="where checkpoints go, a URL or {url, options}; default: master's"
@@ -385,8 +447,10 @@ class JobSpec(Section):
     """One training job."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(examples=["mnist-small"])
-    code: Text = Field(
-        ".", min_length=1, description="code directory, relative to the job file", examples=["."]
+    code: CodeOrPath = Field(
+        CodeSection(),
+        description="code directory, relative to the job file: a path or {path, include}",
+        examples=["."],
     )
     setup: Script = Field("", description="shell script before `run`, such as pip install")
     run: Annotated[Script, AfterValidator(_not_blank)] = Field(
@@ -422,6 +486,7 @@ class JobSpec(Section):
 
 SECTIONS: Mapping[str, type[Section]] = {
     "": JobSpec,
+    "code": CodeSection,
     "checkpoint": CheckpointSpec,
     "checkpoint.storage": StorageSection,
     "resources": ResourcesSpec,

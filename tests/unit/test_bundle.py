@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from pathspec import GitIgnoreSpec
 
+from spothop.sdk import codefiles
 from spothop.sdk.bundle import Bundle, BundleError, pack
+from spothop.sdk.codefiles import LeftOut, Rule, survey
 from support.examples import examples
 
 
@@ -167,3 +170,132 @@ def test_names_in_any_script_survive(code: Path) -> None:
     for name in ("caf\u00e9.py", long):
         write(code / name)
     assert names(code) == {"caf\u00e9.py", long}
+
+
+# --- what is left out ---------------------------------------------------------------------------
+
+
+def left_out(code: Path, *include: str) -> dict[Rule, LeftOut]:
+    return {left.rule: left for left in survey(code, include=include).left_out}
+
+
+def test_what_is_left_out_is_counted_by_rule(code: Path) -> None:
+    write(code / ".gitignore", "data/\n*.log\n")
+    write(code / "data/train.bin", "x" * 3000)
+    write(code / "data/deep/val.bin", "x" * 100)
+    write(code / "a.log", "x" * 50)
+    write(code / "train.py")
+    write(code / ".git/HEAD", "x" * 7)
+    write(code / "pkg/__pycache__/a.pyc", "x" * 70)
+    write(code / "pkg/__pycache__/a.log", "x")  # the rule that is seen first counts
+    found = left_out(code)
+    ignored, always = found[Rule.GITIGNORE], found[Rule.ALWAYS]
+    assert (ignored.files, ignored.bytes, ignored.largest) == (3, 3150, "data/train.bin")
+    assert (always.files, always.bytes, always.largest) == (3, 78, "pkg/__pycache__/a.pyc")
+    assert always.names == (".git", "__pycache__")
+    assert ignored.all_counted
+
+
+def test_nothing_left_out_is_nothing_to_say(code: Path) -> None:
+    write(code / ".gitignore", "data/\n")
+    (code / "data").mkdir()
+    write(code / "train.py")
+    assert left_out(code) == {}
+
+
+def test_the_counting_ends_where_a_data_set_is_too_large(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codefiles, "COUNTED_AT_MOST", 5)
+    write(code / ".gitignore", "data/\n")
+    for i in range(9):
+        write(code / f"data/{i}")
+    ignored = left_out(code)[Rule.GITIGNORE]
+    assert (ignored.files, ignored.all_counted) == (5, False)
+    assert left_out(code, "data/3")[Rule.GITIGNORE].files == 8  # it has to be looked for
+
+
+def test_what_cannot_be_read_and_is_left_out_hinders_nothing(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(code / ".gitignore", "data/\n")
+    write(code / "data/a")
+    scan = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("data"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(codefiles.os, "scandir", refusing)
+    assert names(code) == {".gitignore"}
+
+
+def test_include_brings_back_what_is_ignored(code: Path) -> None:
+    write(code / ".gitignore", "data/\n*.pt\n")
+    for name in ("data/train.bin", "data/meta/vocab.json", "data/meta/x.json", "a.pt", "sub/b.pt"):
+        write(code / name)
+    bundle = pack(code, code.parent / "b.tar.gz", include=["data/meta/vocab.json", "/a.pt"])
+    with tarfile.open(bundle.path) as tar:
+        assert [(m.name, m.isdir()) for m in tar] == [
+            (".gitignore", False),
+            ("a.pt", False),
+            ("data", True),
+            ("data/meta", True),
+            ("data/meta/vocab.json", False),
+            ("sub", True),
+        ]
+    assert bundle.files == 3
+    assert left_out(code, "data/meta/vocab.json", "/a.pt")[Rule.GITIGNORE].files == 3
+
+
+@pytest.mark.parametrize("pattern", ["data", "data/", "/data", "data/**", "*.bin"])
+def test_include_takes_folders_and_wildcards(code: Path, pattern: str) -> None:
+    write(code / ".gitignore", "data\n")
+    write(code / "data/.gitignore", "*\n")  # an include is stronger than any of them
+    write(code / "data/deep/a.bin")
+    write(code / "data/__pycache__/b.bin")
+    assert names(code) == {".gitignore"}
+    with tarfile.open(pack(code, code.parent / "b.tar.gz", include=[pattern]).path) as tar:
+        assert "data/deep/a.bin" in tar.getnames()
+        assert "data/__pycache__/b.bin" not in tar.getnames()
+
+
+@pytest.mark.parametrize("pattern", ["data/tokens.bin", "x[", "a\\", ".git/HEAD"])
+def test_an_include_that_matches_nothing_is_refused(code: Path, pattern: str) -> None:
+    write(code / ".gitignore", "data/\n")
+    write(code / "data/token.bin")
+    write(code / ".git/HEAD")
+    with pytest.raises(BundleError) as caught:
+        survey(code, include=["data/token.bin", pattern])
+    assert caught.value.message.startswith(f"code.include: {pattern!r}: matches nothing")
+    assert ".git, .venv and __pycache__ never go in" in caught.value.hint
+
+
+def test_an_include_of_what_goes_in_anyway_is_fine(code: Path) -> None:
+    write(code / "train.py")
+    assert survey(code, include=["train.py"]).files == 1
+
+
+def test_a_line_of_gitignore_that_is_no_pattern_matches_nothing(code: Path) -> None:
+    write(code / ".gitignore", "!\n*.log\nx\\\n")
+    write(code / "a.log")
+    assert names(code) == {".gitignore"}
+
+
+def test_a_path_is_matched_against_the_patterns_one_by_one_only_where_one_matches(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps a folder of 100,000 files quick."""
+    asked: list[str] = []
+    check = GitIgnoreSpec.check_file
+    monkeypatch.setattr(
+        GitIgnoreSpec, "check_file", lambda self, path: asked.append(path) or check(self, path)
+    )
+    write(code / ".gitignore", "*.log\n!keep.log\n/build/\n")
+    for i in range(50):
+        write(code / f"deep/{i}.py")
+        write(code / f"build/{i}.py")
+    write(code / "a.log")
+    assert names(code) == {".gitignore", *(f"deep/{i}.py" for i in range(50))}
+    assert sorted(asked) == ["a.log", "build/"]

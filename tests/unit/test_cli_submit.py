@@ -93,6 +93,67 @@ def test_plan_asks_nothing_and_submits_nothing(cli: Cli, job_file: str) -> None:
     assert "0.1234" in cli.out
 
 
+@pytest.fixture
+def ignored(job_file: str) -> Path:
+    """Beside the job file: code of two files, a data set that is ignored, and a cache."""
+    folder = Path(job_file).parent
+    (folder / ".gitignore").write_text("data/\n")
+    (folder / "data").mkdir()
+    for name, count in (("train.bin", 3_000_000), ("val.bin", 100_000), ("a", 0), ("b", 0)):
+        with (folder / "data" / name).open("wb") as file:
+            file.truncate(count)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/train.pyc").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize("command", [["submit", "--yes", "--detach"], ["plan"]])
+def test_what_is_left_out_of_the_code_is_told(
+    cli: Cli, job_file: str, ignored: Path, command: list[str]
+) -> None:
+    assert cli(*command, job_file) == 0
+    lines = cli.out.splitlines()
+    assert lines[0].startswith("mnist-small: 3 files of code, ")
+    assert lines[1:4] == [
+        "left out by .gitignore: 4 files, 3.1 MB, largest data/train.bin",
+        "always left out (__pycache__): 1 file, 1 B",
+        "  `code: {include: [PATTERN, ...]}` in the job file packs some of them",
+    ]
+
+
+def test_plan_as_json_tells_of_the_code_too(cli: Cli, job_file: str, ignored: Path) -> None:
+    assert cli("plan", job_file, "--json") == 0
+    code = json.loads(cli.out)["code"]
+    assert code["files"] == 3
+    assert code["left_out"][0] == {
+        "rule": ".gitignore", "files": 4, "bytes": 3_100_000, "largest": "data/train.bin",
+        "all_counted": True,
+    }  # fmt: skip
+
+
+def test_code_include_packs_and_sends_what_is_ignored(
+    cli: Cli, job_file: str, ignored: Path
+) -> None:
+    with Path(job_file).open("a") as file:
+        file.write("code: {include: [data/val.bin]}\n")
+    assert cli("submit", job_file, "--yes", "--detach") == 0
+    assert "mnist-small: 4 files of code" in cli.out
+    assert "left out by .gitignore: 3 files, 3 MB" in cli.out
+    spec = cli.master.bodies[-1]["spec"]
+    assert spec["code"] == {"path": ".", "include": ["data/val.bin"]}
+
+
+@pytest.mark.parametrize("command", [["submit", "--yes"], ["plan"]])
+def test_a_code_include_that_matches_nothing_asks_the_master_nothing(
+    cli: Cli, job_file: str, ignored: Path, command: list[str]
+) -> None:
+    with Path(job_file).open("a") as file:
+        file.write("code: {include: [data/vall.bin]}\n")
+    assert cli(*command, job_file) == 1
+    assert cli.err.startswith("error: code.include: 'data/vall.bin': matches nothing in ")
+    assert cli.master.asked == []
+
+
 def test_a_master_that_is_away_for_a_while_does_not_end_the_following(
     cli: Cli, job_file: str
 ) -> None:

@@ -73,7 +73,7 @@ def test_every_key_that_works_is_read(tmp_path: Path) -> None:
 
 def test_two_keys_are_enough() -> None:
     spec = jobfile.parse(minimal())
-    assert (spec.code, spec.setup, spec.nodes, spec.max_duration) == (".", "", 1, None)
+    assert (spec.code.path, spec.setup, spec.nodes, spec.max_duration) == (".", "", 1, None)
     assert (spec.checkpoint.keep, spec.resources.spot) == (2, True)
     assert spec.logs.max == 100_000_000
 
@@ -325,3 +325,44 @@ def test_the_schema_has_every_key_that_works_and_no_other() -> None:
     assert schema["additionalProperties"] is False
     assert not set(schema["properties"]) & set(NOT_YET[""])
     json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "include"),
+    [
+        ("src", "src", ()),
+        ({"path": "src"}, "src", ()),
+        ({"include": ["data/vocab.json", "*.bin"]}, ".", ("data/vocab.json", "*.bin")),
+    ],
+)
+def test_code_is_a_path_or_a_section(code: object, path: str, include: tuple[str, ...]) -> None:
+    spec = jobfile.parse(minimal(code=code))
+    assert (spec.code.path, spec.code.include) == (path, include)
+    assert jobfile.parse(spec.as_mapping()) == spec
+    assert (spec.as_mapping()["code"] == path) == (not include)  # as older masters know it
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "fact", "hint"),
+    [
+        ("", "code", "is empty", "code: ."),
+        (["a"], "code", "should be keys and values", "code: ."),
+        ({"include": "data"}, "code.include", "should be a list", "include: [data/vocab.json]"),
+        ({"include": ["a", "!b"]}, "code.include[1]", "begins with !", "leave the ! out"),
+        ({"include": ["# data"]}, "code.include[0]", "begins with #", "leave the # out"),
+        ({"include": [" "]}, "code.include[0]", "is no pattern", "data/vocab.json"),
+        ({"include": ["../data"]}, "code.include[0]", "names nothing below", "relative"),
+        ({"include": ["./data"]}, "code.include[0]", "names nothing below", "relative"),
+        ({"include": ["/"]}, "code.include[0]", "names nothing below", "relative"),
+        ({"includes": ["a"]}, "code.includes", "unknown key", "did you mean include?"),
+    ],
+)
+def test_wrong_code_is_told_with_field_fact_and_hint(
+    code: object, field: str, fact: str, hint: str
+) -> None:
+    with pytest.raises(JobFileError) as caught:
+        jobfile.parse(minimal(code=code))
+    (problem,) = caught.value.problems
+    assert problem.field == field
+    assert fact in problem.fact
+    assert hint in problem.hint

@@ -1,4 +1,4 @@
-"""`spothop submit`: pack, plan, ask, upload, submit, follow."""
+"""`spothop submit`: pack, plan, ask, upload, submit, follow; and `spothop plan`, its first part."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 import typer
 
 from spothop import jobfile
-from spothop.cli import views
+from spothop.cli import plan_view
+from spothop.cli.commands.common import print_json
 from spothop.cli.follow import Follower, Screen
 from spothop.cli.session import Session
 from spothop.figures import size
 from spothop.jobspec import JobSpec
-from spothop.sdk.bundle import Bundle, pack
+from spothop.sdk.bundle import Bundle, pack_files
 from spothop.sdk.client import Client
+from spothop.sdk.codefiles import CodeFiles, survey
 from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED, JobState, JobView
 
@@ -25,9 +27,11 @@ def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bo
     if not yes and not session.can_ask:
         raise typer.BadParameter("cannot ask, the input is no terminal: add --yes")
     with session.client() as client, tempfile.TemporaryDirectory(prefix="spothop-") as aside:
-        bundle = pack(file.parent / spec.code, Path(aside) / "bundle.tar.gz")
+        code = file.parent / spec.code.path
+        found = survey(code, include=spec.code.include)
+        bundle = pack_files(found, code, Path(aside) / "bundle.tar.gz")
         if not as_json:
-            _show_plan(session, client, spec, bundle)
+            _show_plan(session, client, spec, found, bundle)
         if not yes and not typer.confirm(f"Submit {spec.name}?"):
             typer.echo("not submitted", err=True)
             return 1
@@ -42,7 +46,23 @@ def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bo
         return _follow(session, client, job)
 
 
-def _show_plan(session: Session, client: Client, spec: JobSpec, bundle: Bundle) -> None:
+def plan(session: Session, file: Path, *, as_json: bool) -> None:
+    """What `submit` would pack, and where the job would run; packs and sends nothing."""
+    spec = jobfile.load(file)
+    found = survey(file.parent / spec.code.path, include=spec.code.include)
+    with session.client() as client:
+        reply = client.plan(spec)
+    if as_json:
+        print_json({**reply.model_dump(mode="json"), "code": plan_view.code_json(found)})
+        return
+    console = session.console()
+    plan_view.code(console, spec.name, found)
+    plan_view.pools(console, reply)
+
+
+def _show_plan(
+    session: Session, client: Client, spec: JobSpec, found: CodeFiles, bundle: Bundle
+) -> None:
     plan = client.plan(spec)
     if not plan.pools:
         raise ClientError(
@@ -50,8 +70,8 @@ def _show_plan(session: Session, client: Client, spec: JobSpec, bundle: Bundle) 
             "relax `resources:` (any_of, spot, max_price) in the job file",
         )
     console = session.console()
-    console.print(f"{spec.name}: {bundle.files} files of code, {size(bundle.size)} packed")
-    views.plan(console, plan)
+    plan_view.code(console, spec.name, found, f"{size(bundle.size)} packed")
+    plan_view.pools(console, plan)
 
 
 def _follow(session: Session, client: Client, job: JobView) -> int:

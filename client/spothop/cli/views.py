@@ -1,4 +1,4 @@
-"""How jobs, VMs and plans look in a terminal."""
+"""How jobs, VMs and pools look in a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from spothop.wire import (
     EventView,
     JobDetail,
     JobView,
-    PlanReply,
     Pool,
     PoolPlan,
     PoolView,
@@ -42,32 +41,6 @@ def place(pool: Pool | None) -> str:
 def short_place(pool: Pool | None) -> str:
     """For lists: zones of different clouds have different names anyway."""
     return place(pool).partition("/")[2] or NOTHING
-
-
-def plan_table(plan: PlanReply) -> Table:
-    rows = [
-        (
-            str(i),
-            place(row.pool),
-            f"{row.spot_price if row.pool.spot else row.on_demand_price:.4g}",
-            f"{row.on_demand_price:.4g}",
-            duration(row.grace_s),
-            duration(row.mttp_s) + ("" if row.lives else "*"),
-            duration(row.restart_s),
-        )
-        for i, row in enumerate(plan.pools, 1)
-    ]
-    columns = ("", "POOL", "USD/H", "ON DEMAND", "NOTICE", "MTTP", "RESTART")
-    return table(columns, rows, right=columns[2:])
-
-
-def plan(console: Console, plan: PlanReply) -> None:
-    """Where a job would run, first choice first."""
-    console.print(plan_table(plan))
-    if any(row.lives == 0 for row in plan.pools):
-        console.print("* assumed: no VM of this pool has been preempted yet")
-    _old_offers(console, plan.pools)
-    console.print(Text(f"checkpoints go to {plan.storage}", overflow="fold"))
 
 
 def pools(console: Console, list_: Sequence[PoolView]) -> None:
@@ -95,10 +68,10 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     )
     if any(row.mttp_assumed or row.restart_assumed for row in list_):
         console.print("* assumed: none was seen yet, this is the stated default")
-    _old_offers(console, list_)
+    old_offers(console, list_)
 
 
-def _old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) -> None:
+def old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) -> None:
     """One line for each cloud that has not answered lately."""
     ages = {row.pool.cloud: row.offer_age_s for row in rows}
     for cloud, age_s in sorted(ages.items()):

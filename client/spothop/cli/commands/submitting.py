@@ -39,21 +39,13 @@ def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show where a job would run and at what price.
+    """Show where a job would run, at what price, and what it packs.
 
     Example: spothop plan job.yaml
     """
-    from spothop import jobfile
-    from spothop.cli import views
+    from spothop.cli.submit import plan
 
-    session = session_of(context)
-    spec = jobfile.load(file)
-    with session.client() as client:
-        found = client.plan(spec)
-    if as_json:
-        print_json(found.model_dump(mode="json"))
-    else:
-        views.plan(session.console(), found)
+    plan(session_of(context), file, as_json=as_json)
 
 
 def schema() -> None:
