@@ -26,6 +26,7 @@ from spothop.wire import (
     PlanReply,
     Pool,
     PoolPlan,
+    PoolView,
     SaveKind,
     StorageSpec,
     VmView,
@@ -84,6 +85,16 @@ def job(*, state: str = "running", attempt: int = 1) -> JobDetail:
             )
             for n in range(1, 8)
         ],
+    )  # fmt: skip
+
+
+def pool_view(*, spot: bool = True) -> PoolView:
+    return PoolView(
+        pool=POOL.model_copy(update={"spot": spot}), price=0.1234, on_demand_price=0.4,
+        grace_s=120.0, lives=12, region_lives=40, censored=107, alive=2, mttp_s=18_600.0,
+        mttp_low_s=14_000.0, mttp_high_s=210_000.0, mttp_assumed=False, median_life_s=9000.0,
+        allocation_s=61.0, preparation_s=125.0, restart_s=186.0, restart_assumed=False,
+        notices=12, notices_kept=11, notice_share=0.92, notice_low=0.7, notice_high=0.97,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from fakes import sample_rows
 from fakes.http_master import HttpMaster
+from spothop.wire import Pool
 from spothop_master.security import Role
 from spothop_master.store.schema import Place
 from spothop_master.web import session as web_session
@@ -171,3 +172,13 @@ def test_the_signal_that_ended_a_process_is_named(master: HttpMaster) -> None:
         (place,) = session.scalars(select(Place).where(Place.vm_id == "vm-1001"))
         place.exit_signal = 9
     assert "<small>signal SIGKILL</small>" in page(master, f"/jobs/{job}")
+
+
+def test_a_pool_is_spelled_as_everywhere(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path) as master:
+        job = master.joined().job
+        (vm,) = master.get("/api/v1/vms").json()
+        pool = str(Pool.model_validate(vm["pool"]))
+        assert pool.count("/") == 3
+        for path in ("/", "/vms", "/pools", f"/jobs/{job}"):
+            assert pool in page(master, path).replace("<wbr>", ""), path

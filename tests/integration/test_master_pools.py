@@ -187,7 +187,7 @@ def page(master: HttpMaster) -> str:
 def test_the_page(master: HttpMaster) -> None:
     see(master, "life", 900.0)
     text = page(master)
-    assert "fake a" in text
+    assert "fake/<wbr>a/<wbr>gpu/<wbr>spot" in text
     assert "1 alive" not in text
     assert "assumed" in text  # the restart
     assert 'aria-current="page">Pools' in text

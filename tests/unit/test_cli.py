@@ -174,11 +174,12 @@ def test_what_people_read_fits_80_columns(cli: Cli, arguments: list[str]) -> Non
 
 def test_jobs_shows_state_step_cost_and_what_was_saved(cli: Cli) -> None:
     assert cli("jobs") == 0
-    header, row, *_ = cli.out.splitlines()
+    header, _, row, pool = cli.out.splitlines()
     assert header.split()[:3] == ["JOB", "STATE", "STEP"]
     assert row.split()[:3] == [JOB, "running", "1,200"]
-    assert {"zone-a/small", "1x", "$0.012"} <= set(row.split())
-    assert row.rstrip().endswith(" 5 min")
+    assert {"1x", "$0.012"} <= set(row.split())
+    assert row.endswith(" 5 min")
+    assert pool == "  local/zone-a/small/spot"
 
 
 def test_jobs_says_below_the_list_why_one_failed(cli: Cli) -> None:

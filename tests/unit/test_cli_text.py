@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
 
 from spothop.cli import run
 from spothop.cli.session import Session
-from spothop.cli.text import age
+from spothop.cli.text import age, print_facts, print_table
 from spothop.cli.views import log_line
 from spothop.eventlog import EventFilter
 from spothop.sdk.settings import ClientSettings
@@ -88,3 +94,81 @@ def test_a_bug_is_told_in_words_and_its_trace_is_kept(
     (trace,) = tmp_path.glob("spothop-*.trace")
     assert trace.name in err.replace("\n", "")
     assert "Traceback" in trace.read_text()
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def shown(width: int, rows: list[tuple[str, ...]], **options: Any) -> list[str]:
+    """A table of NAME, N and NOTE as the lines of a terminal of this width."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    print_table(console, ("NAME", "N", "NOTE"), rows, right=("N",), **options)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+ROWS = [("first-name", "1,200", "a few words"), ("second", "7", "-")]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (30, ["NAME            N  NOTE", "first-name  1,200  a few words", "second          7  -"]),
+        (
+            29,
+            [
+                "NAME            N",
+                "  NOTE",
+                "first-name  1,200",
+                "  a few words",
+                "second          7",
+            ],
+        ),
+        (
+            16,
+            [
+                "NAME", "      N", "  NOTE",
+                "first-name", "  1,200", "  a few words",
+                "second", "      7",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_moves_to_a_line_of_its_own(width: int, lines: list[str]) -> None:
+    assert shown(width, ROWS, under=("NOTE",)) == lines
+
+
+def test_what_cannot_move_is_folded() -> None:
+    assert shown(26, [("a", "1", "a note of some more words, and more")]) == [
+        "NAME  N  NOTE",
+        "a     1  a note of some",
+        "         more words, and",
+        "         more",
+    ]
+
+
+@given(
+    st.integers(20, 90),
+    st.lists(
+        st.tuples(*[st.text("ab \u4e2d/-", max_size=60).map(str.strip)] * 3), min_size=1, max_size=4
+    ),
+    st.sampled_from([(), ("NOTE",), ("NOTE", "N")]),
+)
+def test_no_table_is_wider_than_its_terminal_or_ends_in_blanks(
+    width: int, rows: list[tuple[str, ...]], under: tuple[str, ...]
+) -> None:
+    for line in shown(width, rows, under=under):
+        assert cell_len(line) <= width
+        assert line == line.rstrip()
+
+
+def test_facts_are_wrapped_beside_their_names() -> None:
+    console = Console(width=20, file=io.StringIO(), color_system=None)
+    print_facts(console, [("state", "running: all is well"), ("url", "s3://" + "b" * 20)])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "state  running: all",
+        "       is well",
+        "url    s3://bbbbbbbb",
+        "       bbbbbbbbbbbb",
+    ]

@@ -90,7 +90,7 @@ def status_line(job: JobView) -> str:
         less = saved(job.cost, job.on_demand_cost)
         parts.append(money(job.cost) + (f" ({less} than on demand)" if less else ""))
     if job.pool is not None:
-        parts.append(views.short_place(job.pool))  # last: what a narrow terminal cuts off
+        parts.append(views.place(job.pool))  # last: what a narrow terminal cuts off
     return " | ".join(parts)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from spothop.cli import views
-from spothop.cli.text import table
+from spothop.cli.text import print_table, print_text
 from spothop.durations import duration
 from spothop.figures import size
 from spothop.sdk.codefiles import CodeFiles, LeftOut, Rule
@@ -17,9 +15,9 @@ from spothop.wire import PlanReply
 def code(console: Console, name: str, found: CodeFiles, packed: str = "") -> None:
     """What of the code goes in, and what does not, by which rule."""
     files = _files(found.files)
-    console.print(Text(f"{name}: {files} of code, {packed or size(found.bytes)}", overflow="fold"))
+    print_text(console, f"{name}: {files} of code, {packed or size(found.bytes)}")
     for left in found.left_out:
-        console.print(Text(_left_out(left), overflow="fold"))
+        print_text(console, _left_out(left))
     if any(left.rule is Rule.GITIGNORE for left in found.left_out):
         console.print("  `code: {include: [PATTERN, ...]}` in the job file packs some of them")
 
@@ -55,17 +53,17 @@ def code_json(found: CodeFiles) -> dict[str, object]:
 
 def pools(console: Console, plan: PlanReply) -> None:
     """Where a job would run, first choice first."""
-    console.print(_table(plan))
+    console.print("it would run in the first of these that has a VM:")
+    _table(console, plan)
     if any(row.lives == 0 for row in plan.pools):
         console.print("* assumed: no VM of this pool has been preempted yet")
     views.old_offers(console, plan.pools)
-    console.print(Text(f"checkpoints go to {plan.storage}", overflow="fold"))
+    print_text(console, f"checkpoints go to {plan.storage}")
 
 
-def _table(plan: PlanReply) -> Table:
+def _table(console: Console, plan: PlanReply) -> None:
     rows = [
         (
-            str(i),
             views.place(row.pool),
             f"{row.spot_price if row.pool.spot else row.on_demand_price:.4g}",
             f"{row.on_demand_price:.4g}",
@@ -73,7 +71,7 @@ def _table(plan: PlanReply) -> Table:
             duration(row.mttp_s) + ("" if row.lives else "*"),
             duration(row.restart_s),
         )
-        for i, row in enumerate(plan.pools, 1)
+        for row in plan.pools
     ]
-    columns = ("", "POOL", "USD/H", "ON DEMAND", "NOTICE", "MTTP", "RESTART")
-    return table(columns, rows, right=columns[2:])
+    columns = ("POOL", "USD/H", "ON DEMAND", "NOTICE", "MTTP", "RESTART")
+    print_table(console, columns, rows, right=columns[1:])

@@ -54,6 +54,15 @@ class Session:
 
         return Console(highlight=False, markup=False, emoji=False)
 
+    def say(self, text: str) -> None:
+        """A sentence on the standard output: a line for programs, wrapped at words for people."""
+        if not self.terminal:
+            typer.echo(text)
+            return
+        from spothop.cli.text import print_text
+
+        print_text(self.console(), text)
+
 
 def session_of(context: typer.Context) -> Session:
     session = context.find_root().obj

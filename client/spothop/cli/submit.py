@@ -39,9 +39,9 @@ def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bo
         if as_json:
             typer.echo(job.model_dump_json(indent=2))
             return 0
-        typer.echo(f"submitted {job.id}")
+        session.say(f"submitted {job.id}")
         if detach:
-            typer.echo(f"`spothop logs {job.id} -f` follows its log")
+            session.say(f"`spothop logs {job.id} -f` follows its log")
             return 0
         return _follow(session, client, job)
 
@@ -84,7 +84,7 @@ def _follow(session: Session, client: Client, job: JobView) -> int:
             except KeyboardInterrupt:
                 screen.pause()
                 if not _cancel_wanted(session, job.id):
-                    typer.echo(f"the job goes on; `spothop logs {job.id} -f` follows it again")
+                    session.say(f"the job goes on; `spothop logs {job.id} -f` follows it again")
                     return 130
                 client.cancel(job.id)
                 screen.resume()

@@ -1,4 +1,9 @@
-"""Ages, and tables that fit 80 columns."""
+"""Ages, and text, facts and tables that fit the width of a terminal, without trailing blanks.
+
+A name that somebody will copy (a pool, a job, a VM) is never broken. So a table that is too wide
+does not fold its cells: it moves columns to a line of their own, first those that the caller named,
+below the row; then the first column, above the row. Only what is too wide even then is folded.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,13 @@ from typing import TYPE_CHECKING
 from spothop.durations import NOTHING, duration
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
+    from rich.text import Text
 
-LONGEST_WHOLE = 30
-"""Ids up to here stay in one line, at the cost of the other columns."""
+GAP = "  "
+INDENT = "  "
+NARROWEST = 8
+"""A column is folded to so many characters at least."""
 
 
 def age(moment: datetime | None, *, now: datetime) -> str:
@@ -20,24 +28,106 @@ def age(moment: datetime | None, *, now: datetime) -> str:
     return duration(max((now - moment).total_seconds(), 0.0)) if moment else NOTHING
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
-) -> Table:
-    """A borderless table whose cells fold; the first column, the id, last and only when long."""
-    from rich.table import Table
+def print_text(console: Console, text: str | Text, *, first: str = "", indent: str = "") -> None:
+    """A paragraph, or several, wrapped at words; `first` and `indent` begin its lines."""
     from rich.text import Text
 
-    rows = list(rows)
-    whole = max((len(row[0]) for row in rows), default=0) <= LONGEST_WHOLE
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for name in columns:
-        made.add_column(
-            name,
-            justify="right" if name in right else "left",
-            overflow="fold",
-            no_wrap=whole and name == columns[0],
-            header_style="bold",
-        )
-    for row in rows:
-        made.add_row(*(Text(cell) for cell in row))  # Text: a job's name is no markup
-    return made
+    whole = Text(text) if isinstance(text, str) else text
+    room = max(console.width - max(len(first), len(indent)), NARROWEST)
+    begin = first
+    for line in whole.wrap(console, room, overflow="fold") or [Text("")]:
+        line.rstrip()
+        made = Text(begin).append_text(line) if line else Text(begin.rstrip())
+        console.print(made, soft_wrap=True)
+        begin = indent
+
+
+def print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """A name and a value a line."""
+    width = max((len(name) for name, _ in facts), default=0)
+    for name, value in facts:
+        print_text(console, value, first=f"{name:<{width}}{GAP}", indent=" " * width + GAP)
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    under: Sequence[str] = (),
+) -> None:
+    """A table without borders; the first column says what a row is about.
+
+    `under`: what moves below the row where the table is too wide, in this order. `right`: columns
+    that end at their right side.
+    """
+    all_rows = [tuple(columns), *(tuple(row) for row in rows)]
+    layout = _Layout(columns, all_rows, console.width, under)
+    adjusted = [name in right for name in columns]
+    for number, row in enumerate(all_rows):
+        style = "bold" if number == 0 else ""
+        _print_row(console, layout, row, adjusted, style)
+
+
+class _Layout:
+    """Which columns stand in the row, which below it, and whether the first stands above."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[tuple[str, ...]],
+        width: int,
+        under: Sequence[str],
+    ) -> None:
+        from rich.cells import cell_len
+
+        self.widths = [max(cell_len(row[i]) for row in rows) for i in range(len(columns))]
+        self.within = list(range(len(columns)))
+        self.below: list[int] = []
+        self.above: int | None = None
+        self.indent = ""
+        for name in under:
+            if self._total() > width:
+                self.within.remove(columns.index(name))
+                self.below.append(columns.index(name))
+        if self._total() > width and self.widths[0] > NARROWEST and len(self.within) > 1:
+            self.above, self.indent = self.within.pop(0), INDENT
+        while self._total() > width:
+            widest = max(self.within, key=lambda i: self.widths[i])
+            if self.widths[widest] <= NARROWEST:
+                return
+            self.widths[widest] -= 1
+
+    def _total(self) -> int:
+        gaps = len(GAP) * (len(self.within) - 1)
+        return len(self.indent) + sum(self.widths[i] for i in self.within) + gaps
+
+
+def _print_row(
+    console: Console, layout: _Layout, row: Sequence[str], right: Sequence[bool], style: str
+) -> None:
+    from rich.text import Text
+
+    if layout.above is not None:
+        print_text(console, Text(row[layout.above], style=style), indent=INDENT)
+    cells = {
+        i: Text(row[i]).wrap(console, layout.widths[i], overflow="fold") or [Text("")]
+        for i in layout.within
+    }
+    for number in range(max(len(lines) for lines in cells.values())):
+        parts = []
+        for i, lines in cells.items():
+            part = lines[number].copy() if number < len(lines) else Text("")
+            part.rstrip()
+            part.align("right" if right[i] else "left", layout.widths[i])
+            parts.append(part)
+        line = Text(layout.indent) + Text(GAP).join(parts)
+        line.rstrip()
+        line.stylize(style)
+        console.print(line, soft_wrap=True)
+    shown = [row[i] for i in layout.below if row[i] not in ("", NOTHING)]
+    together = GAP.join(shown)
+    for text in [together] if len(INDENT + together) <= console.width else shown:
+        if text:
+            print_text(console, Text(text, style=style), first=INDENT, indent=INDENT)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from spothop.cli.inject import words as injection_words
 from spothop.cli.notes import notes
-from spothop.cli.text import age, table
+from spothop.cli.text import age, print_facts, print_table, print_text
 from spothop.durations import NOTHING, duration
 from spothop.figures import ON_DEMAND, exits_text, money, number, saved, shown_state, size
 from spothop.wire import (
@@ -33,14 +32,8 @@ OLD_OFFER_S = 300.0
 
 
 def place(pool: Pool | None) -> str:
-    if pool is None:
-        return NOTHING
-    return f"{pool.cloud}/{pool.zone}/{pool.vm}" + ("" if pool.spot else " on demand")
-
-
-def short_place(pool: Pool | None) -> str:
-    """For lists: zones of different clouds have different names anyway."""
-    return place(pool).partition("/")[2] or NOTHING
+    """The one spelling of a pool, `aws/us-east-1a/p3.2xlarge/spot`; as in the master's settings."""
+    return str(pool) if pool is not None else NOTHING
 
 
 def pools(console: Console, list_: Sequence[PoolView]) -> None:
@@ -49,7 +42,7 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
         return
     rows = [
         (
-            short_place(row.pool),
+            place(row.pool),
             f"{row.price:.3g}",
             duration(row.mttp_s) + ("*" if row.mttp_assumed else ""),
             _dense(f"{duration(row.mttp_low_s)}-{duration(row.mttp_high_s)}"),
@@ -60,7 +53,7 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
         for row in list_
     ]
     columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "KEPT")
-    console.print(table(columns, rows, right=columns[1:]))
+    print_table(console, columns, rows, right=columns[1:])
     console.print(
         "LIVES: preempted + ended otherwise. RESTART: allocation + preparation.\n"
         "MTTP and its 90 % interval: other zones and old lives count, too, but less.\n"
@@ -76,7 +69,7 @@ def old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) 
     ages = {row.pool.cloud: row.offer_age_s for row in rows}
     for cloud, age_s in sorted(ages.items()):
         if age_s >= OLD_OFFER_S:
-            console.print(Text(f"{cloud} answered last {duration(age_s)} ago: prices may differ"))
+            print_text(console, f"{cloud} answered last {duration(age_s)} ago: prices may differ")
 
 
 def _restart(row: PoolView) -> str:
@@ -99,7 +92,7 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
             job.id,
             shown_state(job),
             number(job.step),
-            short_place(job.pool),
+            place(job.pool),
             f"{job.preemptions}x",
             money(job.cost),
             age(job.submitted_at, now=now),
@@ -107,9 +100,9 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
         for job in list_
     ]
     columns = ("JOB", "STATE", "STEP", "POOL", "PREEMPTED", "COST", "AGE")
-    console.print(table(columns, rows, right=("STEP", *columns[4:])))
+    print_table(console, columns, rows, right=("STEP", *columns[4:]), under=("POOL",))
     for note in notes(list_):
-        console.print(note)
+        print_text(console, note, indent="    ")
 
 
 def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
@@ -119,7 +112,7 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
     rows = [
         (
             vm.id,
-            short_place(vm.pool),
+            place(vm.pool),
             vm.state + (f": {vm.reason}" if vm.reason else ""),
             str(vm.attempt),
             duration(_billed_s(vm, now)),
@@ -129,7 +122,7 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
         for vm in list_
     ]
     columns = ("VM", "POOL", "STATE", "ATTEMPT", "RAN", "USD/H", "COST")
-    console.print(table(columns, rows, right=columns[3:]))
+    print_table(console, columns, rows, right=columns[3:], under=("POOL",))
 
 
 def _cost(job: JobView) -> str:
@@ -157,10 +150,10 @@ def _billed_s(vm: VmView, now: datetime) -> float | None:
 def job(console: Console, job: JobDetail, *, now: datetime) -> None:
     """Everything about one job."""
     console.print(Text(job.id, style="bold"))
-    console.print(_facts(job, now))
+    print_facts(console, _fact_rows(job, now))
     if job.attempts:
         console.print("\nattempts", style="bold")
-        console.print(_attempts(job))
+        _attempts(console, job)
     if job.vms:
         console.print("\nVMs", style="bold")
         vms(console, job.vms, now=now)
@@ -183,20 +176,11 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
             for point in newest
         ]
         columns = ("N", "STEP", "KIND", "ATTEMPT", "SIZE", "SAVE", "BACKUP", "AGE")
-        console.print(table(columns, rows, right=[c for c in columns if c != "KIND"]))
+        print_table(console, columns, rows, right=[c for c in columns if c != "KIND"])
     if job.log_tail.strip():
         console.print("\nlog (last lines)", style="bold")
         for line in job.log_tail.rstrip("\n").splitlines():
-            console.print(log_line(line))
-
-
-def _facts(job: JobDetail, now: datetime) -> Table:
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in _fact_rows(job, now):
-        made.add_row(name, Text(value))
-    return made
+            print_text(console, log_line(line))
 
 
 def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
@@ -226,7 +210,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
     return rows
 
 
-def _attempts(job: JobDetail) -> Table:
+def _attempts(console: Console, job: JobDetail) -> None:
     rows = [
         (
             str(attempt.number),
@@ -240,7 +224,7 @@ def _attempts(job: JobDetail) -> Table:
         for attempt in job.attempts
     ]
     columns = ("#", "VM", "STATE", "FROM", "TO", "NOTICE", "DETAIL")
-    return table(columns, rows, right=("FROM", "TO"))
+    print_table(console, columns, rows, right=("FROM", "TO"), under=("DETAIL", "VM"))
 
 
 def _attempt_state(attempt: AttemptView) -> str:

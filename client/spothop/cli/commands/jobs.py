@@ -104,12 +104,13 @@ def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False
 
     Example: spothop cancel mnist-small
     """
-    with session_of(context).client() as client:
+    session = session_of(context)
+    with session.client() as client:
         found = client.cancel(job)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        typer.echo(
+        session.say(
             f"{found.id}: cancelling (now {found.state}); `spothop show` says when it is over"
         )
 

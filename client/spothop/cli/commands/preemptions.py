@@ -37,12 +37,13 @@ def preempt(
 
     if no_notice and notice is not None:
         raise typer.BadParameter("give --notice or --no-notice, not both")
-    with session_of(context).client() as client:
+    session = session_of(context)
+    with session.client() as client:
         vm = preempt(client, target, 0.0 if no_notice else notice)
     if as_json:
         print_json(vm.model_dump(mode="json"))
     else:
-        typer.echo(f"asked the cloud to preempt VM {vm.id} (now {vm.state})")
+        session.say(f"asked the cloud to preempt VM {vm.id} (now {vm.state})")
 
 
 def inject(
@@ -87,9 +88,10 @@ def inject(
         wanted = injecting.request(
             mttp=mttp, trace=trace, zone=zone, seed=seed, no_notice=no_notice
         )
-    with session_of(context).client() as client:
+    session = session_of(context)
+    with session.client() as client:
         found = injecting.inject(client, target, wanted)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
-        typer.echo(f"{found.job}: {injecting.words(found)}")
+        session.say(f"{found.job}: {injecting.words(found)}")

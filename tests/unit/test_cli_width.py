@@ -1,0 +1,124 @@
+"""Every command in an 80-column terminal, with the longest names there are: nothing is wider, no
+line ends in blanks, and no name that somebody may copy is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fakes.cli_master import JOB, POOL, Cli, in_80_columns, pool_view, reply
+from spothop.cli.app import app
+
+COMMANDS = sorted(str(getattr(c.callback, "__name__", "")) for c in app.registered_commands)
+
+LONG_JOB = "a-name-of-forty-eight-characters-the-longest-yes-3f2a9c"
+LONG_POOL = POOL.model_copy(
+    update={"zone": "southcentralus-1", "vm": "Standard_NC24ads_A100_v4"},
+)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    cli = in_80_columns(capsys, monkeypatch)
+    cli.master.states = ["running"]
+    cli.master.scripted["GET /pools"] = reply([pool_view(), pool_view(spot=False)])
+    return cli
+
+
+def with_long_names(cli: Cli) -> None:
+    """Every answer of the master tells of a long job in a long pool."""
+    told = cli.master.handle
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        url = str(request.url).replace(LONG_JOB, JOB)
+        asked = httpx.Request(request.method, url, headers=request.headers, content=request.content)
+        answer = told(asked)
+        text = answer.content.replace(JOB.encode(), LONG_JOB.encode())
+        for name in ("zone-a", "zone-0", "zone-1"):
+            text = text.replace(name.encode(), LONG_POOL.zone.encode())
+        text = text.replace(b'"small"', f'"{LONG_POOL.vm}"'.encode())
+        headers = {k: v for k, v in answer.headers.items() if k.lower().startswith("x-")}
+        return httpx.Response(answer.status_code, content=text, headers=headers)
+
+    cli.master.handle = handle  # type: ignore[method-assign]
+
+
+def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
+    """Of each command that prints what people read."""
+    file = tmp_path / "job.yaml"
+    file.write_text("name: mnist-small\nrun: python train.py\n")
+    (tmp_path / ".gitignore").write_text("data/\n")
+    (tmp_path / "data" / ("deep" * 15)).mkdir(parents=True)
+    (tmp_path / "data" / ("deep" * 15) / "train.bin").write_text("x" * 3000)
+    return {
+        "jobs": ["jobs"],
+        "show": ["show", JOB],
+        "events": ["events", JOB],
+        "vms": ["vms"],
+        "pools": ["pools"],
+        "plan": ["plan", str(file)],
+        "submit": ["submit", str(file), "--yes", "--detach"],
+        "cancel": ["cancel", JOB],
+        "preempt": ["preempt", JOB],
+    }
+
+
+SHOWN = ["cancel", "events", "jobs", "plan", "pools", "preempt", "show", "submit", "vms"]
+
+
+def check(text: str) -> None:
+    for line in text.splitlines():
+        assert len(line) <= 80, line
+        assert line == line.rstrip(), line
+        assert "datetime" not in line
+        assert "tzinfo" not in line
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["usual", "long"])
+@pytest.mark.parametrize("command", SHOWN)
+def test_what_people_read_fits_80_columns(
+    cli: Cli, tmp_path: Path, command: str, long: bool
+) -> None:
+    if long:
+        with_long_names(cli)
+    cli.terminal = True
+    assert cli(*arguments_of(tmp_path)[command]) == 0, cli.err
+    check(cli.out)
+    check(cli.err)
+    assert cli.out
+
+
+@pytest.mark.parametrize(("command", "whole"), [
+    ("jobs", (LONG_JOB, str(LONG_POOL))),
+    ("vms", (f"vm-{LONG_JOB}-1", str(LONG_POOL))),
+    ("show", (LONG_JOB, f"vm-{LONG_JOB}-2", str(LONG_POOL))),
+    ("pools", (str(LONG_POOL), str(LONG_POOL.model_copy(update={"spot": False})))),
+    ("plan", (str(LONG_POOL),)),
+])  # fmt: skip
+def test_a_name_is_never_broken(
+    cli: Cli, tmp_path: Path, command: str, whole: tuple[str, ...]
+) -> None:
+    with_long_names(cli)
+    assert cli(*arguments_of(tmp_path)[command]) == 0
+    words = cli.out.split()
+    for name in whole:
+        assert name in words
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_help_fits_80_columns(cli: Cli, command: str) -> None:
+    if command == "simulate":
+        pytest.skip("its own program; tests/unit/test_simulator_inputs.py")
+    assert cli(*command.split(), "--help") == 0
+    check(cli.out)
+
+
+@pytest.mark.parametrize("command", ["jobs", "vms", "pools", "plan", "show"])
+def test_json_is_one_document_without_reprs(cli: Cli, tmp_path: Path, command: str) -> None:
+    assert cli(*arguments_of(tmp_path)[command], "--json") == 0
+    found = json.loads(cli.out)
+    assert found
+    assert "datetime" not in cli.out
