@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Iterable
+
 from spothop.wire import Problem
+from spothop.wire.lifecycle import Word
 
 
 class ApiError(Exception):
@@ -18,6 +22,20 @@ class ApiError(Exception):
 
 def no_such_job(message: str) -> ApiError:
     return ApiError(404, "no_such_job", message, "`spothop jobs --all` lists the ones you can see")
+
+
+def known_state(text: str | None, states: Iterable[Word], thing: str) -> str | None:
+    """The state that somebody asks for; raises ApiError for one that `thing` never has."""
+    names = [state.value for state in states]
+    if text is None or text in names:
+        return text
+    raise ApiError(
+        422,
+        "invalid_request",
+        f"state: {reprlib.repr(text)} is no state of a {thing}",
+        f"ask for one of {', '.join(names)}",
+        field="state",
+    )
 
 
 def read_only(name: str) -> ApiError:

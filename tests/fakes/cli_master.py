@@ -55,6 +55,7 @@ def vm(number: int = 1) -> VmView:
         id=f"vm-{JOB}-{number}", cloud_id="local-1", pool=POOL, state="running", reason=None,
         dialect=Dialect.AWS, attempt=number, requested_at=NOW - timedelta(minutes=5),
         running_at=NOW - timedelta(minutes=4), ended_at=None, price=0.12, cost=0.008,
+        job=JOB,
     )  # fmt: skip
 
 
@@ -110,10 +111,13 @@ class FakeMaster:
     scripted: dict[str, Scripted] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    """Of the newest request."""
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         route = f"{request.method} {request.url.path.removeprefix('/api/v1')}"
         self.asked.append(route)
+        self.params = dict(request.url.params)
         if request.headers.get("content-type") == "application/json":
             self.bodies.append(json.loads(request.content))
         scripted = self.scripted.get(route)

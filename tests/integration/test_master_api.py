@@ -404,6 +404,38 @@ def test_a_name_stands_for_its_only_unfinished_job(master: HttpMaster) -> None:
     problem(master.get(f"{JOBS}/none"), 404, "no_such_job")
 
 
+def test_a_name_of_several_ended_jobs_stands_for_the_newest(master: HttpMaster) -> None:
+    ids = []
+    for _ in range(3):
+        ids.append(master.submit()["id"])
+        master.post(f"{JOBS}/{ids[-1]}/cancel")
+        master.look(1.0)
+    assert master.get(f"{JOBS}/mnist").json()["id"] == ids[-1]
+    assert master.get(f"{JOBS}/mnist/events").status_code == 200
+    again = master.submit()["id"]
+    assert master.get(f"{JOBS}/mnist").json()["id"] == again
+
+
+def test_vms_name_their_job_and_are_filtered(master: HttpMaster) -> None:
+    agent = master.joined(name="one")
+    other = master.submit(name="two")["id"]
+    master.look(1.0)
+
+    def ids(**params: str) -> list[str]:
+        return [vm["id"] for vm in master.get("/api/v1/vms", params=params).json()]
+
+    new, old = master.get("/api/v1/vms").json()
+    assert (new["job"], old["job"], old["id"]) == (other, agent.job, agent.vm)
+    assert ids(job="one") == ids(job=agent.job) == ids(state=old["state"]) == [agent.vm]
+    assert ids(cloud="fake") == [new["id"], old["id"]]
+    assert ids(cloud="aws") == ids(job="one", state="terminated") == []
+    problem(master.get("/api/v1/vms", params={"job": "none"}), 404, "no_such_job")
+    found = problem(master.get("/api/v1/vms", params={"state": "up"}), 422, "invalid_request")
+    assert (found.field, "requested, booting, ready" in found.hint) == ("state", True)
+    bob = master.user("bob")
+    problem(master.get("/api/v1/vms", params={"job": "one"}, token=bob), 404, "no_such_job")
+
+
 def test_jobs_that_ended_long_ago_are_listed_on_demand(master: HttpMaster) -> None:
     old = master.submit()["id"]
     master.post(f"{JOBS}/{old}/cancel")

@@ -189,6 +189,17 @@ def test_jobs_says_below_the_list_why_one_failed(cli: Cli) -> None:
     assert f"{JOB} failed: ValueError: no data (code 1)" in " ".join(cli.out.split())
 
 
+def test_vms_shows_the_job_and_asks_for_what_is_wanted(cli: Cli) -> None:
+    assert cli("vms", "--job", "mnist-small", "--state", "running", "--cloud", "local") == 0
+    assert cli.out.splitlines() == [
+        "VM                       STATE    ATTEMPT    RAN  USD/H    COST",
+        "  POOL  JOB",
+        f"vm-{JOB}-1  running        1  4 min   0.12  $0.008",
+        f"  local/zone-a/small/spot  {JOB}",
+    ]
+    assert cli.master.params == {"job": "mnist-small", "state": "running", "cloud": "local"}
+
+
 def test_no_jobs_says_how_to_start_one(cli: Cli) -> None:
     cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[])
     assert cli("jobs") == 0

@@ -93,7 +93,7 @@ def test_what_people_read_fits_80_columns(
 
 @pytest.mark.parametrize(("command", "whole"), [
     ("jobs", (LONG_JOB, str(LONG_POOL))),
-    ("vms", (f"vm-{LONG_JOB}-1", str(LONG_POOL))),
+    ("vms", (f"vm-{LONG_JOB}-1", LONG_JOB, str(LONG_POOL))),
     ("show", (LONG_JOB, f"vm-{LONG_JOB}-2", str(LONG_POOL))),
     ("pools", (str(LONG_POOL), str(LONG_POOL.model_copy(update={"spot": False})))),
     ("plan", (str(LONG_POOL),)),

@@ -105,13 +105,15 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
         print_text(console, note, indent="    ")
 
 
-def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
+def vms(console: Console, list_: Sequence[VmView], *, now: datetime, of_jobs: bool = False) -> None:
+    """`of_jobs`: of several jobs, so that each has its own beside it."""
     if not list_:
-        console.print("no VMs")
+        console.print("no VMs, or none that are asked for")
         return
     rows = [
         (
             vm.id,
+            *([vm.job or NOTHING] if of_jobs else []),
             place(vm.pool),
             vm.state + (f": {vm.reason}" if vm.reason else ""),
             str(vm.attempt),
@@ -121,8 +123,10 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime) -> None:
         )
         for vm in list_
     ]
-    columns = ("VM", "POOL", "STATE", "ATTEMPT", "RAN", "USD/H", "COST")
-    print_table(console, columns, rows, right=columns[3:], under=("POOL",))
+    right = ("ATTEMPT", "RAN", "USD/H", "COST")
+    jobs = ["JOB"] if of_jobs else []
+    columns = ("VM", *jobs, "POOL", "STATE", *right)
+    print_table(console, columns, rows, right=right, under=("POOL", *jobs))
 
 
 def _cost(job: JobView) -> str:

@@ -137,11 +137,16 @@ class Client:
         return self._http.read(list[JobView], self._http.send("GET", "/jobs", params=params))
 
     def job(self, job: str) -> JobDetail:
-        """One job, by id or unique name."""
+        """One job, by id or name; of several of one name the newest, when all have ended."""
         return self._http.read(JobDetail, self._http.send("GET", f"/jobs/{_part(job)}"))
 
-    def vms(self) -> list[VmView]:
-        return self._http.read(list[VmView], self._http.send("GET", "/vms"))
+    def vms(
+        self, *, job: str | None = None, state: str | None = None, cloud: str | None = None
+    ) -> list[VmView]:
+        """VMs, newest first; of one job (id or name), in one state, of one cloud."""
+        wanted = {"job": job, "state": state, "cloud": cloud}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return self._http.read(list[VmView], self._http.send("GET", "/vms", params=params))
 
     def pools(self) -> list[PoolView]:
         """Every pool that is offered, with its price and what was measured of it."""

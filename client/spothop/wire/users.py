@@ -155,6 +155,8 @@ class VmView(BaseModel):
     """USD an hour."""
     cost: float
     """USD so far."""
+    job: str | None = None
+    """Whose it is; masters before this field do not tell."""
 
 
 class PlaceView(BaseModel):

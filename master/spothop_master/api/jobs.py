@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 import secrets
 from datetime import timedelta
 from typing import Annotated
@@ -20,7 +19,7 @@ from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.storage import check_storage
-from spothop_master.problems import ApiError
+from spothop_master.problems import ApiError, known_state
 from spothop_master.security import Principal
 from spothop_master.services import Services
 from spothop_master.store import event_views, job_views, jobs
@@ -29,7 +28,6 @@ from spothop_master.store.schema import Job
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
 RECENT = timedelta(days=1)
-STATES = tuple(state.value for state in JobState)
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
 
@@ -90,14 +88,7 @@ def list_jobs(
     every: Annotated[bool, Query(alias="all")] = False,
 ) -> list[JobView]:
     """Newest first. Those that ended over a day ago only with `all` or by their `state`."""
-    if state is not None and state not in STATES:
-        raise ApiError(
-            422,
-            "invalid_request",
-            f"state: {reprlib.repr(state)} is no state of a job",
-            f"ask for one of {', '.join(STATES)}",
-            field="state",
-        )
+    state = known_state(state, JobState, "job")
     now = services.clock()
     with services.db.read() as session:
         return job_views.job_views(
@@ -112,7 +103,7 @@ def list_jobs(
 
 @router.get("/{ref}")
 def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
-    """By id, or by a name that only one job has."""
+    """By id or name; of several of one name the newest, when all have ended."""
     with services.db.read() as session:
         job = job_for(session, user, ref)
         detail = job_views.job_detail(

@@ -11,7 +11,7 @@ from spothop.wire import JOB_ENDED, VM_LEAVING, JobState, PreemptRequest, VmStat
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
-from spothop_master.problems import ApiError
+from spothop_master.problems import ApiError, known_state
 from spothop_master.services import Services
 from spothop_master.store import vm_views
 from spothop_master.store.figures import current_attempt
@@ -39,10 +39,24 @@ class Target:
 
 
 @router.get("/vms")
-def list_vms(services: ServicesDep, user: Reader) -> list[VmView]:
-    """Newest first; a user sees those of their own jobs."""
+def list_vms(
+    services: ServicesDep,
+    user: Reader,
+    job: str | None = None,
+    state: str | None = None,
+    cloud: str | None = None,
+) -> list[VmView]:
+    """Newest first; a user sees those of their own jobs. `job` is an id or a name."""
+    state = known_state(state, VmState, "VM")
     with services.db.read() as session:
-        return vm_views.vm_views(session, owner_id=user.sees_owner, now=services.clock())
+        return vm_views.vm_views(
+            session,
+            owner_id=user.sees_owner,
+            now=services.clock(),
+            job_id=job_for(session, user, job).id if job is not None else None,
+            state=state,
+            cloud=cloud,
+        )
 
 
 @router.post("/vms/{vm_id}/preempt")

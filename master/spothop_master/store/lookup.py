@@ -1,4 +1,4 @@
-"""Jobs by what a user types: an id, or a name that only one of them has."""
+"""Jobs by what a user types: an id or a name."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from sqlalchemy.orm import Session
 from spothop.wire import JOB_ENDED
 from spothop_master.store.schema import Job
 
+SHOWN = 5
+"""Jobs that an ambiguous name lists."""
+
 
 class NoSuchJob(LookupError):
     """No job of this id or name that the asker may see."""
 
 
 class AmbiguousName(LookupError):
-    """Several jobs have this name."""
+    """Several jobs that have not ended have this name."""
 
 
 def find_job(session: Session, ref: str, *, owner_id: int | None) -> Job:
-    """By id, or by a name that only one job (or one unfinished job) has; `owner_id` None sees all.
+    """By id, or by name: of several, the one that has not ended; when all have, the newest.
+
+    `owner_id` None sees all.
 
     Raises `NoSuchJob`, `AmbiguousName`.
     """
@@ -26,16 +31,17 @@ def find_job(session: Session, ref: str, *, owner_id: int | None) -> Job:
     exact = session.scalar(visible.where(Job.id == ref))
     if exact is not None:
         return exact
-    named = visible.where(Job.name == ref).order_by(Job.submitted_at.desc()).limit(50)
-    matches = list(session.scalars(named))
-    active = [job for job in matches if job.state not in JOB_ENDED]
-    for chosen in (matches, active):
-        if len(chosen) == 1:
-            return chosen[0]
-    if not matches:
+    named = visible.where(Job.name == ref).order_by(Job.submitted_at.desc(), Job.id.desc())
+    ended = [state.value for state in JOB_ENDED]
+    active = list(session.scalars(named.where(Job.state.not_in(ended)).limit(SHOWN + 1)))
+    if len(active) > 1:
+        ids = ", ".join(job.id for job in active[:SHOWN])
+        more = " and more" if len(active) > SHOWN else ""
+        raise AmbiguousName(f"several jobs of the name {ref!r} have not ended: {ids}{more}")
+    newest = active[0] if active else session.scalar(named.limit(1))
+    if newest is None:
         raise NoSuchJob(f"no job {ref!r}")
-    ids = ", ".join(sorted(job.id for job in matches)[:5])
-    raise AmbiguousName(f"{len(matches)} jobs have the name {ref!r}: {ids}")
+    return newest
 
 
 def visible_to(owner_id: int | None) -> list[ColumnElement[bool]]:

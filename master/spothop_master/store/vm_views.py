@@ -16,10 +16,18 @@ from spothop_master.store.vms import pool_of
 
 
 def vm_views(
-    session: Session, *, owner_id: int | None, now: datetime, limit: int = 200
+    session: Session,
+    *,
+    owner_id: int | None,
+    now: datetime,
+    job_id: str | None = None,
+    state: str | None = None,
+    cloud: str | None = None,
+    limit: int = 200,
 ) -> list[VmView]:
-    """Newest first; a user sees the VMs of their own jobs."""
-    query = select(VmRow)
+    """Newest first; a user sees the VMs of their own jobs. The other filters: None takes all."""
+    wanted = {VmRow.job_id: job_id, VmRow.state: state, VmRow.cloud: cloud}
+    query = select(VmRow).where(*(c == value for c, value in wanted.items() if value is not None))
     if owner_id is not None:
         query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
     rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
@@ -56,4 +64,5 @@ def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView
         ended_at=row.ended_at,
         price=row.price,
         cost=cost(row, row.price, now=now),
+        job=row.job_id,
     )

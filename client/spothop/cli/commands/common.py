@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id of the job, or its name if only one has it.")
+    str,
+    typer.Argument(metavar="JOB", help="The job: its id, or its name (the newest of that name)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NdjsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
