@@ -167,6 +167,18 @@ def test_the_statistics_of_a_zone_are_those_of_the_vms_held_there(tmp_path: Path
     assert zones.hazard(1) is None  # it went away once: no law can be told from that
 
 
+def test_a_zone_where_no_scout_was_has_the_prior_and_what_the_others_have_shown() -> None:
+    # of the two cheap zones one is always there: nobody comes to the third
+    up = np.ones((3, 20), dtype=bool)
+    up[0, :2] = up[1, 10:12] = False
+    zones = Zones(100.0, up, np.repeat([[1.0], [1.0], [2.0]], 20, axis=1))
+    zones.start(5, 1, 10.0)
+    first_s, second_s = zones.mean_s(0, 0), zones.mean_s(0, 1)
+    assert first_s == pytest.approx(second_s, rel=0.1)
+    held_s = 1_000 * (first_s + second_s) / 2  # 40 scouts held 25 VMs each
+    assert zones.mean_s(0, 2) == pytest.approx((3 * 3_600 + held_s) / (1 + 1_000), rel=0.01)
+
+
 def test_a_zone_that_went_away_often_has_a_hazard() -> None:
     rng = np.random.default_rng(1)
     zones = Zones(100.0, rng.random((1, 400)) < 0.8, np.ones((1, 400)))

@@ -7,14 +7,14 @@ of a trial has the same number under each. All arrays hold one figure for each t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spothop.policy.estimators import Life, kaplan_meier
+from spothop.policy.estimators import Life, RatePrior, kaplan_meier
 from spothop.policy.hazard import Hazard, fit_by_age, weighed
 from spothop.simulator.inputs import (
     LIFE_MAX_S,
@@ -238,10 +238,18 @@ class Zones:
         self._ends: list[list[int]] = [[] for _ in range(self.zones)]
 
     def mean_s(self, k: int, zone: int = 0) -> float:
-        """As the product would have measured it: all exposure over all preemptions."""
-        lives = self._seen[zone]
-        exposure_s = sum(life.duration_s for life in lives)
-        return max(exposure_s, self.tick_s) / max(sum(life.preempted for life in lives), 1)
+        """As the product would have measured it: all exposure over all preemptions.
+
+        Of a zone in which nothing was seen a master knows the prior and the other zones
+        (`estimators.preemption_rate` without lives of its own).
+        """
+        seen = self._seen[zone]
+        if not seen:
+            exposure_s, deaths = _evidence(life for lives in self._seen for life in lives)
+            prior = RatePrior()
+            return (prior.exposure_s + exposure_s) / (prior.events + deaths)
+        exposure_s, deaths = _evidence(seen)
+        return max(exposure_s, self.tick_s) / max(deaths, 1)
 
     def hazard(self, zone: int = 0) -> Hazard | None:
         """The shape of all zones at the level of this one, as the master fits it."""
@@ -330,6 +338,12 @@ class Zones:
         part = (rest - tick * self.tick_s) * self._price[zone, tick] / 3_600
         spent: Floats = whole * self._spent[zone, -1] + self._spent[zone, tick] + part
         return spent
+
+
+def _evidence(lives: Iterable[Life]) -> tuple[float, int]:
+    """Exposure in seconds, and preemptions."""
+    known = list(lives)
+    return sum(life.duration_s for life in known), sum(life.preempted for life in known)
 
 
 _MAX_REFUSALS = 10_000
