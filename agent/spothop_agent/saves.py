@@ -1,8 +1,9 @@
 """When to ask the training process for a save. Pure: times and steps are arguments.
 
 Emergency saves are decided here, from what was measured on this VM; insurance saves follow the
-master's directive, and after a save the agent goes on from `tau_s` by itself until a directive for
-a later step arrives (the master may be away). Policy `static` needs no directive: it counts steps.
+master's directive, and after a save the agent goes on from `tau_s` by itself until a directive that
+counts from this save arrives (the master may be away). Policy `static` needs no directive: it
+counts steps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from spothop.durations import duration
-from spothop.policy import emergency, parse
+from spothop.policy import emergency, parse, periodic
 from spothop.policy.savetimes import RECENT
 from spothop.policy.types import Measures
 from spothop.wire import Insurance, PolicyParams, SaveKind
@@ -88,6 +89,10 @@ class Saves:
     """Of the newest others, which took at most so long."""
     backup_s: float | None = None
     _asked_late: bool = False
+    _own: deque[int] = field(default_factory=lambda: deque(maxlen=periodic.KEPT))
+    """Steps at which the script saved by itself."""
+    _spent: int = -1
+    """Step of the directive that was in force at the newest save: it counted from an older one."""
     _misses: int = 0
     _missing: set[int] = field(default_factory=set)
     _silent: set[int] = field(default_factory=set)
@@ -139,8 +144,11 @@ class Saves:
             self._misses = 0
             self._missing = set()
         self.step = step if self.step is None else max(self.step, step)
+        if kind is SaveKind.PERIODIC:
+            self._own.append(step)
         if kind is not SaveKind.EMERGENCY:
             self.saved_at, self.saved_step = now, step
+            self._spent = self.insurance.at_step if self.insurance is not None else -1
             if self.pending is not None and self.pending.kind is SaveKind.INSURANCE:
                 self.pending = None  # this save is as good
         else:
@@ -230,12 +238,26 @@ class Saves:
             done = self.step - max(self.saved_step, self.start_step)
             return f"every {self._static_every} steps" if done >= self._static_every else None
         directive = self.insurance
-        if directive is not None and directive.at_step > self.saved_step:
+        if directive is not None and self._counts_from_newest(directive):
             return directive.reason if self.step >= directive.at_step else None
         tau_s = directive.tau_s if directive is not None else self.params.first_tau_s
-        if now - self.saved_at < tau_s:
+        saved = max(self.saved_step, self.start_step)
+        own = periodic.next_save(self._own, saved) if self._spreads else None
+        if own is None or self.step_s <= 0:
+            if now - self.saved_at < tau_s:
+                return None
+            return f"{tau_s:.1f} s since the last save, and no newer directive of the master"
+        if self.step < periodic.due(saved, tau_s / self.step_s, own):
             return None
-        return f"{tau_s:.1f} s since the last save, and no newer directive of the master"
+        return f"spread evenly up to your own save at step {own}, and no newer directive"
+
+    def _counts_from_newest(self, directive: Insurance) -> bool:
+        """False for one that the master made before it knew of the newest save."""
+        return directive.at_step > max(self.saved_step, self._spent)
+
+    @property
+    def _spreads(self) -> bool:
+        return self.params.policy == "notice-aware"
 
     def _switched_off(self) -> bool:
         """`none` never insures; `thesis` does not where the notice suffices (chapter 4: insurance

@@ -66,6 +66,18 @@ def test_notice_aware_is_the_default_and_reaches_agent_and_events(harness: Maste
     assert harness.job().insurance == told.model_dump(mode="json")
 
 
+def test_saves_are_spread_between_those_that_the_script_has_made(harness: MasterHarness) -> None:
+    agent = training(harness)
+    tau_s = 0.0
+    for _ in range(2):  # at 20 and 40
+        agent.train(20)
+        told = insured(agent.save(SaveKind.PERIODIC))
+        assert told is not None
+        tau_s = told.tau_s
+    assert told.at_step == 61, "after the script's own save at 60"
+    assert tau_s > 20 * 0.5, "the interval is longer"
+
+
 def test_static_saves_every_n_steps_from_what_was_saved(harness: MasterHarness) -> None:
     agent = training(harness, policy="static", static_every=25)
     assert agent.assignment.policy.policy == "static:25"

@@ -506,3 +506,54 @@ def test_the_step_never_falls_and_its_time_is_a_mean_over_all_steps() -> None:
     fresh = saves()
     accept(fresh, SaveKind.PERIODIC, 3, now=1.0)
     assert fresh.step == 3
+
+
+def test_a_directive_from_before_the_newest_save_is_spent() -> None:
+    made = saves()
+    made.insurance = directive(100, tau_s=20.0)
+    made.stepped(95, count=95, step_s=0.1)
+    accept(made, SaveKind.PERIODIC, 95, now=5.0)
+    made.insurance = directive(100, tau_s=20.0)  # the master has not heard of the save yet
+    made.stepped(110, count=15, step_s=0.1)
+    assert made.due(6.0, uploading=False) is None
+    assert made.due(25.0, uploading=False) is not None
+
+
+def own_saves(policy: str) -> Saves:
+    """The script saves every 100 steps of 1 s; the interval would be 43 s."""
+    made = saves(policy=policy)
+    for step in (100, 200, 300):
+        made.stepped(step, count=100, step_s=1.0)
+        accept(made, SaveKind.PERIODIC, step, now=float(step))
+    made.insurance = directive(1, tau_s=43.0)
+    return made
+
+
+def asked_at(made: Saves, upto: int) -> list[int]:
+    """The steps of the insurance saves, the master being away."""
+    found = []
+    for step in range(301, upto):
+        made.stepped(step, count=1, step_s=1.0)
+        if step % 100 == 0:
+            accept(made, SaveKind.PERIODIC, step, now=float(step))
+        elif made.due(float(step), uploading=False) is not None:
+            found.append(step)
+            accept(made, SaveKind.INSURANCE, step, now=float(step))
+    return found
+
+
+def test_without_the_master_saves_are_spread_between_the_scripts_own() -> None:
+    assert asked_at(own_saves("notice-aware"), 500) == [350, 450]
+    assert asked_at(own_saves("thesis-always"), 500) == [343, 386, 443, 486]
+
+
+def test_an_own_save_that_does_not_come_is_asked_for() -> None:
+    made = own_saves("notice-aware")
+    made.stepped(350, count=50, step_s=1.0)
+    accept(made, SaveKind.INSURANCE, 350, now=350.0)
+    made.stepped(400, count=50, step_s=1.0)
+    assert made.due(400.0, uploading=False) is None
+    made.stepped(401, count=1, step_s=1.0)
+    ask = made.due(401.0, uploading=False)
+    assert ask is not None
+    assert ask.reason == "spread evenly up to your own save at step 400, and no newer directive"

@@ -136,3 +136,12 @@ def test_an_interval_that_is_hardly_any_is_one() -> None:
     assert insurance.is_material(0.0, None)
     assert not insurance.is_material(0.0, told(0.0))
     assert insurance.is_material(0.5, None)
+
+
+def test_the_saves_are_spread_between_those_of_the_script() -> None:
+    plain = insurance.decide(facts(step=1_000)).at_step
+    spread = insurance.decide(facts(step=1_000, own_saves=(900, 800)))
+    assert plain is not None
+    assert plain > 1_100
+    assert spread.at_step == 1_101  # the script's own save comes first
+    assert insurance.decide(facts(step=1_000, own_saves=(900,))).at_step == plain

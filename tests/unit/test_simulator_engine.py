@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.policy import emergency, next_insurance
+from spothop.policy.periodic import parts
 from spothop.simulator.beliefs import Beliefs
 from spothop.simulator.engine import NeverFinishesError, Trials, on_demand, simulate
 from spothop.simulator.inputs import Arm, Inputs, make
@@ -44,8 +45,9 @@ class Walk:
 
     def go(self) -> Walk:
         measures = Beliefs(self.inputs, self.arm, make_lives(self.inputs.lives)).measures(0)
-        at_step = next_insurance(str(self.arm.policy), measures, step=0).at_step
-        self.gap = math.inf if at_step is None else at_step
+        decision = next_insurance(str(self.arm.policy), measures, step=0)
+        self.gap = math.inf if decision.at_step is None else decision.at_step
+        self.tau_steps = (decision.tau_s or math.inf) / measures.step_s
         self.tries = self.arm.emergency == "always" or (
             self.arm.emergency == "fits" and emergency(measures).fits
         )
@@ -92,7 +94,7 @@ class Walk:
             self.steps += 1
             if warned:
                 return self._emergency(restored, i.save_s.mean)
-            if self.steps % every == 0 or self.steps - last >= self.gap:
+            if self.steps % every == 0 or self._insures(restored, last):
                 if self.notice < self.clock + stall:
                     return self._emergency(restored, i.save_s.mean)
                 begun = self.clock
@@ -101,6 +103,17 @@ class Walk:
                 last = self.steps
                 self.durable.append((begun + i.save_s.mean + i.backup_s.mean, last))
         return True
+
+    def _insures(self, restored: int, last: int) -> bool:
+        """`notice-aware` spreads its saves between the user's own; the others count on."""
+        every = self.inputs.periodic_every
+        if self.arm.policy != "notice-aware" or every is None:
+            return self.steps - last >= self.gap
+        begin = max(restored, self.steps // every * every)
+        left = every - begin % every
+        n = parts(left / max(self.tau_steps, 1.0))
+        lengths = [left // n] * (n - left % n) + [left // n + 1] * (left % n)
+        return self.steps - begin in itertools.accumulate(lengths)
 
     def _spend(self, what: str, seconds: float) -> bool:
         spent = min(seconds, self.kill - self.clock)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spothop.policy import Measures
+from spothop.policy import Measures, periodic
 from spothop.policy.hazard import Weibull
-from spothop.simulator.schedule import NEVER, ByAge, Even, by_age, reach
+from spothop.policy.periodic import due
+from spothop.simulator.schedule import NEVER, ByAge, Even, Spread, by_age, parts, reach
 from support.examples import examples
 
 MEASURES = Measures(
@@ -43,23 +47,94 @@ def test_even_saves_are_those_that_a_walk_finds(gap: int, every: int, start: int
     assert schedule.last(array(start), array(start + on))[0] == max([start, *saves])
 
 
+def walked(gap: float, every: int, start: int, upto: int) -> list[int]:
+    """As master and agent do it: after each save the next one is decided anew."""
+    saves, newest = [], start
+    while True:
+        periodic = (newest // every + 1) * every
+        newest = min(due(newest, gap, periodic), periodic)
+        if newest > upto:
+            return saves
+        saves.append(newest)
+
+
+@examples(100)
+@given(st.floats(10, 60), st.integers(1, 300), st.integers(0, 500), st.integers(0, 700))
+def test_saves_between_periodic_ones_are_spread_as_master_and_agent_do_it(
+    gap: float, every: int, start: int, on: int
+) -> None:
+    schedule = Spread(gap, every)
+    begun, end = array(start), array(start + on)
+    saves = walked(gap, every, start, start + on)
+    counted = int(schedule.count(begun, end)[0])
+    # where x^2 is about n (n + 1), both numbers of parts cost the same
+    assert abs(counted - len(saves)) <= 1 + on // every
+    newest = schedule.last(begun, end)[0]
+    assert newest == start or schedule.count(begun, array(newest - 1))[0] == counted - 1
+    own = {n for n in range(start + 1, start + on + 1) if n % every == 0}
+    assert own <= set(saves)
+    assert all(int(schedule.last(begun, array(n))[0]) == n for n in own)
+    parts_long = [b - a for a, b in itertools.pairwise([start, *saves])]
+    assert all(length <= math.sqrt(2) * gap + 1 for length in parts_long)
+
+
+def test_43_steps_become_equal_parts_of_1000() -> None:
+    schedule = Spread(43.0, 1_000)
+    saved = {int(schedule.last(array(0), array(step))[0]) for step in range(2_001)}
+    gaps = np.diff(sorted(saved))
+    assert set(gaps) == {43, 44}
+    assert schedule.count(array(0), array(2_000))[0] == 2 * 23
+    assert {1_000, 2_000} <= saved
+    rearmed = Even(43, 1_000)
+    assert rearmed.count(array(0), array(2_000))[0] == 2 * 24
+
+
+def test_after_a_restore_the_rest_of_the_period_is_divided() -> None:
+    schedule = Spread(43.0, 1_000)
+    newest = [int(schedule.last(array(930), array(step))[0]) for step in (964, 965, 999, 1_000)]
+    assert newest == [930, 965, 965, 1_000]
+
+
+@pytest.mark.parametrize("x", [0, 0.1, 1, 1.41, 1.42, 2.44, 2.45, 23.26, 1e6, 1e300])
+def test_parts_are_those_of_the_policy(x: float) -> None:
+    assert parts(np.array([x]))[0] == periodic.parts(x)
+
+
 @examples(60)
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=6),
-    st.integers(1, 90) | st.just(NEVER),
+    st.lists(st.integers(2, 40), min_size=1, max_size=6),
+    st.integers(1, 90),
     steps,
     steps,
 )
-def test_saves_by_age_are_those_listed_and_then_even(
+def test_saves_by_age_are_as_many_as_intervals_and_end_with_each_periodic_one(
     gaps: list[int], every: int, start: int, on: int
 ) -> None:
+    schedule = ByAge(np.cumsum(gaps), gaps[-1], every)
+    begun = array(start)
+    saved = [
+        step
+        for step in range(start + 1, start + on + 1)
+        if schedule.last(begun, array(step))[0] == step
+    ]
+    assert schedule.count(begun, array(start + on))[0] == len(saved)
+    assert {n for n in range(start + 1, start + on + 1) if n % every == 0} <= set(saved)
+    if len(set(gaps)) == 1:
+        spread = Spread(float(gaps[0]), every).count(begun, array(start + on))[0]
+        assert abs(len(saved) - spread) <= 1
+
+
+@examples(60)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), steps, steps)
+def test_saves_by_age_without_periodic_ones_are_those_listed_and_then_even(
+    gaps: list[int], start: int, on: int
+) -> None:
     after = np.cumsum(gaps)
-    schedule = ByAge(after, gaps[-1], every)
+    schedule = ByAge(after, gaps[-1])
     insured = [*after, *range(int(after[-1]) + gaps[-1], 1_000, gaps[-1])]
     insured = [start + n for n in insured if n <= on]
-    periodic = [n for n in range(start + 1, start + on + 1) if n % every == 0]
-    assert schedule.count(array(start), array(start + on))[0] == len(insured) + len(periodic)
-    assert schedule.last(array(start), array(start + on))[0] == max([start, *insured, *periodic])
+    assert schedule.count(array(start), array(start + on))[0] == len(insured)
+    assert schedule.last(array(start), array(start + on))[0] == max([start, *insured])
 
 
 @examples(100)

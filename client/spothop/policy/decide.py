@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spothop.policy import intervals
+from spothop.policy import periodic as periodic_saves
 from spothop.policy.hazard import Hazard
 from spothop.policy.types import EmergencyDecision, InsuranceDecision, Measures
 
@@ -39,7 +40,6 @@ POLICIES = ("none", "static", "thesis", "thesis-always", "notice-aware")
 Q_CAP = 0.98
 """Trust in notices is never higher than this, so that insurance saves never stop."""
 
-_FARTHEST = 10**15  # steps; keeps at_step within 64 bits
 _SETTLED = 1.001  # of an interval and the one that the mean hazard over it asks for
 _MAX_HALVINGS = 200
 _LEAST_HAZARD = 0.01  # of 1 / MTTP: a bin without deaths must not switch insurance off
@@ -56,11 +56,13 @@ def next_insurance(
     step: int,
     age_s: float | None = None,
     hazard: Hazard | None = None,
+    periodic: int | None = None,
 ) -> InsuranceDecision:
     """When to save next, `step` being the newest saved or restored step.
 
     `age_s` (since the VM runs) and `hazard` together let `notice-aware` follow the hazard of this
-    age. Raises UnknownPolicy. Never answers NaN: negative figures count as 0.
+    age; up to `periodic`, the step at which the script saves by itself, it spreads its saves evenly
+    (`periodic.next_save`). Raises UnknownPolicy. Never answers NaN: negative figures count as 0.
     """
     name, every = parse(policy)
     if name == "none":
@@ -78,7 +80,7 @@ def next_insurance(
     if name != "notice-aware":
         return _after(name, m, step, intervals.thesis(m.save_s, m.mttp_s, m.restart_s))
     tau_s, ratio = _notice_aware(m, age_s, hazard)
-    decision = _after(name, m, step, tau_s)
+    decision = _after(name, m, step, tau_s, periodic)
     return decision if ratio is None else replace(decision, age_s=age_s, hazard_ratio=ratio)
 
 
@@ -106,7 +108,7 @@ def parse(policy: str) -> tuple[str, int | None]:
     """`static:500` -> ("static", 500); any other name -> (name, None). Raises UnknownPolicy."""
     name, colon, number = policy.partition(":")
     if name == "static":
-        if number.isascii() and number.isdigit() and 0 < int(number) <= _FARTHEST:
+        if number.isascii() and number.isdigit() and 0 < int(number) <= periodic_saves.FARTHEST:
             return name, int(number)
         raise UnknownPolicy(f"policy {policy!r}: write the steps between saves, as in static:500")
     if colon or name not in POLICIES:
@@ -175,12 +177,14 @@ def _mean(rate: float) -> float:
     return 1 / rate if rate > 0 else intervals.LONGEST_S
 
 
-def _after(name: str, m: Measures, step: int, tau_s: float) -> InsuranceDecision:
+def _after(
+    name: str, m: Measures, step: int, tau_s: float, own: int | None = None
+) -> InsuranceDecision:
     if m.step_s <= 0:
         waits = "the step waits for a first step time"
         return InsuranceDecision(at_step=None, tau_s=tau_s, policy=name, measures=m, because=waits)
-    gap = max(1, math.floor(min(tau_s / m.step_s, _FARTHEST)))
-    return InsuranceDecision(at_step=step + gap, tau_s=tau_s, policy=name, measures=m)
+    at_step = periodic_saves.due(step, min(tau_s / m.step_s, periodic_saves.FARTHEST), own)
+    return InsuranceDecision(at_step=at_step, tau_s=tau_s, policy=name, measures=m, periodic=own)
 
 
 def _never(name: str, m: Measures, because: str) -> InsuranceDecision:

@@ -66,6 +66,8 @@ class InsuranceDecision:
     """Of the VM, where its age counted."""
     hazard_ratio: float | None = None
     """Mean hazard over the interval at this age, in units of 1 / MTTP."""
+    periodic: int | None = None
+    """The script's own save up to which the insurance saves are spread evenly."""
 
     @property
     def reason(self) -> str:
@@ -87,6 +89,8 @@ class InsuranceDecision:
             parts.append(f"hazard {self.hazard_ratio:.2g} times the mean at the VM's age of {age}")
         if self.policy == "notice-aware" and m.failure_s is not None:
             parts.append(f"a failure each {duration(m.failure_s)}")
+        if self.periodic is not None:
+            parts.append(f"spread evenly up to your own save at step {self.periodic}")
         if self.because:
             parts.append(self.because)
         return ", ".join(parts)

@@ -17,8 +17,9 @@ from spothop.policy.estimators import RatePrior
 from spothop.policy.hazard import Hazard
 from spothop.simulator.inputs import Arm, Inputs
 from spothop.simulator.lives import Lives, Placement
-from spothop.simulator.schedule import NEVER, ByZone, Even, Schedule, by_age
+from spothop.simulator.schedule import NEVER, ByZone, Even, Schedule, Spread, by_age
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _AGES = 40  # mean lives that a schedule by age covers one by one
@@ -47,8 +48,8 @@ class Beliefs:
     def schedule(self, k: int, trial: Ints, zone: Ints) -> Schedule:
         """The saves of the k-th VMs of these trials, in these zones."""
         if self.learns:
-            gaps = np.array([self._gap(self._learned(int(i))) for i in trial], dtype=np.int64)
-            return Even(np.minimum(gaps, self.every), self.every)
+            gaps = np.array([self._gap(self._learned(int(i))) for i in trial])
+            return self._even(gaps)
         if self.lives.zones == 1:
             return self._exact(k, 0)
         return ByZone(zone, [self._exact(k, z) for z in range(self.lives.zones)])
@@ -100,13 +101,27 @@ class Beliefs:
             stall_s=None if inputs.stall_s is None else inputs.stall_s.mean,
         )
 
-    def _gap(self, m: Measures) -> int:
+    def _gap(self, m: Measures) -> float:
+        """Steps between two saves; whole ones but for `notice-aware`."""
         decision = next_insurance(self.arm.policy or "none", m, step=0)
-        return NEVER if decision.at_step is None else min(decision.at_step, NEVER)
+        if decision.at_step is None or decision.tau_s is None:
+            return NEVER
+        if self._spreads:
+            return min(max(decision.tau_s / m.step_s, 1.0), NEVER)
+        return min(decision.at_step, NEVER)
+
+    @property
+    def _spreads(self) -> bool:
+        return self.arm.policy == "notice-aware" and self.every < NEVER
+
+    def _even(self, gap: Floats) -> Schedule:
+        if self._spreads:
+            return Spread(gap, self.every)
+        return Even(np.minimum(gap, self.every).astype(np.int64), self.every)
 
     def _make(self, m: Measures, law: Hazard | None) -> Schedule:
         if self.arm.policy != "notice-aware" or law is None or not self.inputs.hazard:
-            return Even(min(self._gap(m), self.every), self.every)
+            return self._even(np.array(self._gap(m)))
         covered = math.ceil(_AGES * m.mttp_s / m.step_s)
         return by_age(
             "notice-aware",

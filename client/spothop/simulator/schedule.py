@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ NEVER = 10**15
 """An interval of steps that no job reaches."""
 
 _MAX_ENTRIES = 4_000
+_ROUNDED = 1e-6  # steps: an interval that ends there by a hair less ends there
+_LONGEST_TABLE = 1_000_000  # steps of a life whose periodic saves are counted one by one
 
 
 class Schedule(Protocol):
@@ -61,11 +64,51 @@ class Even:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Insurance saves every `gap` steps, spread evenly between the periodic ones.
+
+    As `policy.periodic` does it save by save, but that of the n parts of r steps, which are whole
+    steps, the last r mod n are the longer ones.
+    """
+
+    gap: Floats | float
+    every: int
+
+    def count(self, start: Ints, step: Ints) -> Ints:
+        left, done, whole, rest = _periods(self.every, start, step)
+        first, _ = self._within(left, done)
+        current, _ = self._within(np.int64(self.every), rest)
+        return first + whole * self._each + current
+
+    def last(self, start: Ints, step: Ints) -> Ints:
+        left, done, whole, rest = _periods(self.every, start, step)
+        _, first = self._within(left, done)
+        _, current = self._within(np.int64(self.every), rest)
+        newest: Ints = start + first + whole * self.every + current
+        return newest
+
+    @cached_property
+    def _each(self) -> Ints:
+        """Saves in a whole period."""
+        return parts(np.asarray(self.every / self.gap))
+
+    def _within(self, length: Ints | np.int64, done: Ints) -> tuple[Ints, Ints]:
+        """In the first `done` of so many steps up to a periodic save: how many saves, and how far
+        the newest of them."""
+        n = self._each if np.ndim(length) == 0 else parts(np.asarray(length / self.gap))
+        short, longer = np.divmod(length, n)
+        even = (n - longer) * short
+        beyond = np.maximum(done - even, 0) // (short + 1)
+        before = np.minimum(done, even) // short
+        return before + beyond, before * short + beyond * (short + 1)
+
+
+@dataclass(frozen=True)
 class ByAge:
     """Insurance saves after these many steps of a life, then evenly by the last gap.
 
-    For intervals that depend on the age of the VM. Periodic saves come on top and do not re-arm
-    it: at most one insurance save too many for each of them.
+    For intervals that depend on the age of the VM. Up to each periodic save they are spread: the
+    intervals that would lie there become the nearest number of whole ones (`policy.periodic`).
     """
 
     after: Ints
@@ -74,18 +117,82 @@ class ByAge:
 
     def count(self, start: Ints, step: Ints) -> Ints:
         done = step - start
-        listed = np.searchsorted(self.after, done, side="right")
-        beyond = np.maximum(done - self.after[-1], 0) // self.gap
-        counted: Ints = listed + beyond + step // self.every - start // self.every
-        return counted
+        if self.every == NEVER:
+            listed = np.searchsorted(self.after, done, side="right")
+            beyond: Ints = np.maximum(done - self.after[-1], 0) // self.gap
+            return listed + beyond
+        left, within, whole, rest = _periods(self.every, start, step)
+        first, _ = self._within(np.zeros_like(left), left, within)
+        current, _ = self._within(left + whole * self.every, np.full_like(left, self.every), rest)
+        return first + self._in_whole(left, whole) + current
 
     def last(self, start: Ints, step: Ints) -> Ints:
         done = step - start
-        listed = np.searchsorted(self.after, done, side="right")
-        beyond = np.maximum(done - self.after[-1], 0) // self.gap * self.gap
-        insured = np.where(listed > 0, self.after[np.maximum(listed, 1) - 1] + beyond, 0)
-        newest: Ints = np.maximum(start + insured, step // self.every * self.every)
-        return newest
+        if self.every == NEVER:
+            listed = np.searchsorted(self.after, done, side="right")
+            beyond = np.maximum(done - self.after[-1], 0) // self.gap * self.gap
+            insured = np.where(listed > 0, self.after[np.maximum(listed, 1) - 1] + beyond, 0)
+            newest: Ints = start + insured
+            return newest
+        left, within, whole, rest = _periods(self.every, start, step)
+        _, first = self._within(np.zeros_like(left), left, within)
+        begin = left + whole * self.every
+        _, current = self._within(begin, np.full_like(left, self.every), rest)
+        return start + np.where(within < left, first, begin + current)
+
+    def _within(self, begin: Ints, length: Ints, done: Ints) -> tuple[Ints, Ints]:
+        """In the first `done` steps of a period that begins with this step of the life: how many
+        saves, and how far the newest of them."""
+        x0 = self._intervals(begin)
+        x = self._intervals(begin + length) - x0
+        n = np.minimum(parts(x), length)
+        upto = self._intervals(begin + (done + 1 - _ROUNDED)) - x0
+        made = np.ceil(upto * n / np.maximum(x, 1e-300)).astype(np.int64) - 1
+        made = np.where(done >= length, n, np.clip(made, 0, n - 1))
+        at = np.floor(self._steps(x0 + made * x / n) + _ROUNDED).astype(np.int64) - begin
+        newest = np.where(made == n, length, np.where(made > 0, np.minimum(at, done), 0))
+        return made, newest
+
+    def _intervals(self, done: Ints | Floats) -> Floats:
+        """How many intervals so many steps of a life are, if no periodic save came."""
+        known = np.interp(done, self._knots, np.arange(len(self._knots), dtype=np.float64))
+        more: Floats = known + np.maximum(done - self.after[-1], 0) / self.gap
+        return more
+
+    def _steps(self, intervals: Floats) -> Floats:
+        """The other way round."""
+        n = len(self.after)
+        known = np.interp(intervals, np.arange(n + 1, dtype=np.float64), self._knots)
+        more: Floats = known + np.maximum(intervals - n, 0) * self.gap
+        return more
+
+    @cached_property
+    def _knots(self) -> Floats:
+        return np.concatenate([[0.0], self.after.astype(np.float64)])
+
+    def _in_whole(self, begin: Ints, whole: Ints) -> Ints:
+        """Saves in so many whole periods from this step of the life on."""
+        table = self._table
+        rows = np.clip(-((begin - len(table)) // self.every), 0, whole)  # the others are all alike
+        newest = begin + (rows - 1) * self.every
+        listed = np.zeros_like(begin)
+        if len(table):
+            before = np.where(begin == self.every, table[0], 0)  # the one at 0 was the first
+            listed = np.where(rows > 0, table[np.maximum(newest, 0)] - before, 0)
+        alike = int(parts(np.array([self.every / self.gap]))[0])
+        counted: Ints = listed + (whole - rows) * alike
+        return counted
+
+    @cached_property
+    def _table(self) -> Ints:
+        """At [s]: saves in the period from step s of a life, and in all those before it that begin
+        a multiple of `every` earlier. Empty where periods are too long to look at each step."""
+        covered = min(int(self.after[-1]), _LONGEST_TABLE)
+        rows = -(-covered // self.every) if self.every <= _LONGEST_TABLE else 0
+        begin = np.arange(rows * self.every, dtype=np.int64)
+        x = self._intervals(begin + self.every) - self._intervals(begin)
+        saves = np.minimum(parts(x), self.every).reshape(rows, self.every)
+        return np.cumsum(saves, axis=0).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -124,6 +231,22 @@ def by_age(
         age_s += gap * m.step_s + m.stall
         after.append(done)
     return ByAge(np.array(after, dtype=np.int64), gap, every)
+
+
+def parts(x: Floats) -> Ints:
+    """`policy.periodic.parts`, for many at once."""
+    most = np.minimum(x, float(NEVER))
+    n: Ints = np.maximum(np.ceil((np.sqrt(1 + 4 * most**2) - 1) / 2), 1).astype(np.int64)
+    return n
+
+
+def _periods(every: int, start: Ints, step: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Steps from `start` to the next periodic save and how many of them are done; then whole
+    periods, and the steps after them."""
+    left = every - start % every
+    done = step - start
+    whole, rest = np.divmod(np.maximum(done - left, 0), every)
+    return left, np.minimum(done, left), whole, rest
 
 
 def reach(

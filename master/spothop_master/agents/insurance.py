@@ -12,7 +12,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from spothop.wire import Insurance, PolicyParams
+from spothop.policy.periodic import KEPT as OWN_SAVES
+from spothop.wire import Insurance, PolicyParams, SaveKind
 from spothop_master.core import insurance
 from spothop_master.core.insurance import InsuranceFacts
 from spothop_master.store import policy_inputs, transitions
@@ -93,6 +94,19 @@ def _facts_at(
         saves_measured=inputs.saves_measured,
         step=step,
         age_s=age_s,
+        own_saves=_own_saves(session, job.id) if policy == "notice-aware" else (),
+    )
+
+
+def _own_saves(session: Session, job_id: str) -> tuple[int, ...]:
+    """The newest steps at which the script saved by itself, over all attempts."""
+    return tuple(
+        session.scalars(
+            select(Checkpoint.step)
+            .where(Checkpoint.job_id == job_id, Checkpoint.kind == SaveKind.PERIODIC.value)
+            .order_by(Checkpoint.n.desc())
+            .limit(OWN_SAVES)
+        )
     )
 
 

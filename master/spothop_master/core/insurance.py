@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from spothop.policy import InsuranceDecision, Measures, next_insurance
 from spothop.policy.hazard import Hazard
+from spothop.policy.periodic import next_save
 from spothop.wire import Insurance, PolicyParams
 
 UNMEASURED = "no save was measured yet"
@@ -37,6 +38,8 @@ class InsuranceFacts:
     """Newest saved or restored step: the interval begins there."""
     age_s: float
     """Of the VM, when the interval began."""
+    own_saves: tuple[int, ...] = ()
+    """Steps at which the script has saved by itself, the newest few."""
 
 
 def decide(facts: InsuranceFacts) -> InsuranceDecision:
@@ -46,7 +49,12 @@ def decide(facts: InsuranceFacts) -> InsuranceDecision:
         answer = next_insurance("thesis-always", facts.measures, step=facts.step)
         return replace(answer, policy=facts.policy, because=answer.because or UNMEASURED)
     return next_insurance(
-        facts.policy, facts.measures, step=facts.step, age_s=facts.age_s, hazard=facts.hazard
+        facts.policy,
+        facts.measures,
+        step=facts.step,
+        age_s=facts.age_s,
+        hazard=facts.hazard,
+        periodic=next_save(facts.own_saves, facts.step),
     )
 
 
