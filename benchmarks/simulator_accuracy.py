@@ -242,6 +242,7 @@ def predicted_s(record: Record) -> float:
         "grace_s": record.grace_s,
         "lives": {"kind": "replay", "lives_s": [max(s, 1e-3) for s in record.lives_s]},
         "policies": [record.case.arm],
+        "notices_kept": 1.0,
         "replacement": "notice",
         "knowledge": "learned",
         "prior_mttp_s": record.case.mttp_s,  # as the master was told

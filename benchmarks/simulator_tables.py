@@ -149,7 +149,7 @@ def window_job(preset: str, scale: float, **changes: Any) -> dict[str, Any]:
     """
     base = PRESETS[preset]
     half_to_more = {
-        key: [0.5 * base[key], 1.5 * base[key]] for key in ("allocation_s", "preparation_s")
+        key: [0.5 * base[key], 1.5 * base[key]] for key in ("allocation_s", "boot_s", "load_s")
     }
     return job(
         preset,

@@ -62,7 +62,9 @@ class Walk:
         i = self.inputs
         run = self.requested + i.allocation_s.mean
         self.kill = run + life
-        ready = max(run + i.preparation_s.mean, self.out)
+        boot = max(i.allocation_s.mean, i.boot.mean) if i.boot_overlaps else None
+        booted = run + i.boot.mean if boot is None else self.requested + boot
+        ready = max(booted, self.out) + i.load.mean
         self.allocation += max(run - self.busy, 0)
         self.preparation += max(min(ready, self.kill) - max(run, self.busy), 0)
         warned = self.noticed and math.isfinite(life)
@@ -101,7 +103,7 @@ class Walk:
                 if not self._spend("save", stall):
                     return self._die(restored)
                 last = self.steps
-                self.durable.append((begun + i.save_s.mean + i.backup_s.mean, last))
+                self.durable.append((begun + self._dumped(), last))
         return True
 
     def _insures(self, restored: int, last: int) -> bool:
@@ -121,14 +123,32 @@ class Walk:
         self.clock += spent
         return spent == seconds
 
+    def _dumped(self) -> float:
+        save, backup = self.inputs.save_s.mean, self.inputs.backup_s.mean
+        return max(save, backup) if self.inputs.stream else save + backup
+
     def _emergency(self, restored: int, dump: float) -> bool:
-        saved = self.clock + dump
-        if saved + self.inputs.backup_s.mean <= self.kill:
-            self._spend("save", dump)
-            self.out = saved + self.inputs.backup_s.mean
-            return self.steps >= self.inputs.steps
+        begun = self.clock
         self._spend("save", dump)
-        return self._die(restored)
+        if begun + self._dumped() > self.kill:
+            return self._die(restored)
+        self.out = begun + self._dumped()
+        if self.steps >= self.inputs.steps:
+            return True
+        return self.inputs.emergency == "early+late" and self._late(dump)
+
+    def _late(self, dump: float) -> bool:
+        """Train on, and save once more at the last step from which that still fits."""
+        last = self.kill - self.inputs.margin_s - self._dumped()
+        more = 0
+        while self.clock + self.inputs.step_s.mean <= last and self.steps < self.inputs.steps:
+            self._spend("computation", self.inputs.step_s.mean)
+            self.steps += 1
+            more += 1
+        if more and self.steps < self.inputs.steps:
+            self.out = self.clock + self._dumped()
+            self._spend("save", dump)
+        return self.steps >= self.inputs.steps
 
     def _die(self, restored: int) -> bool:
         done = [step for at, step in self.durable if at <= self.kill]
@@ -144,6 +164,7 @@ def inputs(**changes: Any) -> Inputs:
         "backup_s": 5,
         "allocation_s": 13.5,
         "preparation_s": 16,
+        "notices_kept": 1.0,
         "grace_s": 30,
         "lives": {"kind": "replay", "lives_s": [1_000]},
         "periodic_every": 100,
@@ -168,9 +189,25 @@ def one(given: Inputs, policy: str) -> Trials:
     allocation_s=st.floats(0, 100),
     periodic=st.none() | st.integers(1, 60),
     detection_s=st.floats(0, 60),
+    load_s=st.floats(0, 100),
+    grace_s=st.floats(1, 200),
+    ahead=st.fixed_dictionaries(
+        {
+            "boot_overlaps": st.booleans(),
+            "stream": st.booleans(),
+            "emergency": st.sampled_from(["once", "early+late"]),
+            "margin_s": st.floats(0, 0.9),
+        }
+    ),
 )
 def test_the_engine_walks_like_one_who_takes_every_step(
-    policy: str, lives: list[float], kept: bool, replacement: str, periodic: int | None, **s: float
+    policy: str,
+    lives: list[float],
+    kept: bool,
+    replacement: str,
+    periodic: int | None,
+    ahead: dict[str, Any],
+    **s: float,
 ) -> None:
     given_ = inputs(
         lives={"kind": "replay", "lives_s": lives},
@@ -178,6 +215,9 @@ def test_the_engine_walks_like_one_who_takes_every_step(
         replacement=replacement,
         periodic_every=periodic,
         steps=120,
+        preparation_s=None,
+        boot_s=16,
+        **ahead,
         **s,
     )
     walk = Walk(given_, Arm.of(policy), lives, kept).go()
@@ -200,6 +240,10 @@ def test_the_engine_walks_like_one_who_takes_every_step(
     mid_step=st.booleans(),
     knowledge=st.sampled_from(["exact", "learned"]),
     stall=st.none() | st.floats(0, 2),
+    stream=st.booleans(),
+    boot_overlaps=st.booleans(),
+    emergency=st.sampled_from(["once", "early+late"]),
+    grace_s=st.sampled_from([10, 30, [30, 200]]),
 )
 def test_the_parts_add_up_and_nothing_is_nan(
     policy: str, mttp_s: float, shape: float, width: float, stall: float | None, **more: Any
@@ -309,3 +353,65 @@ def test_learned_beliefs_approach_the_exact_ones() -> None:
         long.model_copy(update={"knowledge": "learned", "prior_mttp_s": 60_000.0}), "notice-aware"
     )
     assert learned.total_s.mean() == pytest.approx(exact, rel=0.02)
+
+
+def test_a_replacement_loads_once_the_old_image_is_durable_and_not_before() -> None:
+    # killed after 1,000 s; the notice 200 s before, the save durable some 10 s after that
+    long = {"grace_s": 200, "preparation_s": None, "allocation_s": 0}
+    waits = one(inputs(**long, boot_s=1, load_s=50), "thesis")
+    booting = one(inputs(**long, boot_s=40, load_s=11), "thesis")
+    # boot 1 s waits for the rest of a step, 2.5 s and 5 s; boot 40 s does not
+    assert 7.5 - 1 < waits.total_s[0] - booting.total_s[0] < 7.5 + 4.6 - 1
+    whole = one(inputs(**{**long, "preparation_s": 51}), "thesis")
+    assert booting.total_s == pytest.approx(whole.total_s)
+
+
+def test_a_boot_that_overlaps_costs_what_the_allocation_does_not() -> None:
+    split = {"preparation_s": None, "allocation_s": 60, "load_s": 5}
+    after = one(inputs(**split, boot_s=100), "none")
+    beside = one(inputs(**split, boot_s=100, boot_overlaps=True), "none")
+    assert after.preemptions[0] == beside.preemptions[0] == 1
+    assert after.preparation_s - beside.preparation_s == pytest.approx(120)  # of both VMs
+    hidden = one(inputs(**split, boot_s=30, boot_overlaps=True), "none")
+    assert hidden.preparation_s == pytest.approx([10])
+
+
+def test_a_second_image_keeps_the_steps_of_the_grace_period() -> None:
+    long = {"grace_s": 120, "allocation_s": 200}
+    once = one(inputs(**long), "notice-aware")
+    late = one(inputs(**long, emergency="early+late"), "notice-aware")
+    assert late.recomputation_s[0] == pytest.approx(0, abs=1e-6)
+    assert once.total_s[0] - late.total_s[0] > 20 * 4.6
+    tight = one(inputs(**long, emergency="early+late", margin_s=60), "notice-aware")
+    assert late.total_s[0] < tight.total_s[0] < once.total_s[0]
+
+
+def test_a_streamed_save_fits_where_one_after_the_other_does_not() -> None:
+    heavy = {"step_s": 5, "save_s": 20, "backup_s": 18}
+    apart = one(inputs(**heavy), "notice-aware")
+    streamed = one(inputs(**heavy, stream=True), "notice-aware")
+    assert apart.recomputation_s[0] > 5
+    assert streamed.recomputation_s[0] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_hopeless_job_is_refused_early_with_the_figures() -> None:
+    told: list[tuple[str, float]] = []
+    hopeless = inputs(
+        lives={"kind": "exponential", "mttp_s": 12}, steps=100_000, allocation_s=90, trials=3
+    )
+    with pytest.raises(NeverFinishesError, match="after 500 VMs") as caught:
+        simulate(
+            hopeless,
+            Arm.of("notice-aware"),
+            make_lives(hopeless.lives),
+            seen=lambda policy, share: told.append((policy, share)),
+        )
+    assert "VMs live 12 s on average, and 1 min 46 s pass" in str(caught.value)
+    assert len(told) == 10
+    assert {policy for policy, _ in told} == {"notice-aware"}
+    assert all(0 <= share < 0.025 for _, share in told)
+
+
+def test_a_slow_job_is_not_refused() -> None:
+    slow = inputs(lives={"kind": "exponential", "mttp_s": 30}, steps=2_000, trials=3)
+    assert one(slow, "notice-aware").preemptions.mean() > 600

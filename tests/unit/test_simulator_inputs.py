@@ -72,6 +72,20 @@ def test_presets_are_valid_and_bounds_are_numbers_or_pairs() -> None:
         ({"policies": ["thesis+emergency"]}, "only static and none take"),
         ({"backup": 5}, "there is no input 'backup'; did you mean backup_s?"),
         ({"mttp_s": 1, "lives": {"kind": "bathtub"}}, "give mttp_s .* or lives, not both"),
+        ({"boot_s": -1}, "boot_s: -1: seconds are 0 or more"),
+        ({"load_s": None}, "load_s: is missing; a VM prepares for boot_s"),
+        ({"boot_s": None, "load_s": None}, "boot_s: is missing; .*preparation_s: both together"),
+        (
+            {"preparation_s": 160},
+            "boot_s: 140: preparation_s stands for boot_s and load_s together",
+        ),
+        ({"margin_s": -1}, "margin_s: -1: should be greater than or equal to 0"),
+        ({"margin_s": True}, "margin_s: True is no number"),
+        ({"margin_s": 30}, "margin_s: 30: leaves nothing of a grace period of 30 s: lower it"),
+        ({"emergency": "late"}, "emergency: 'late': should be 'once' or 'early.late'"),
+        ({"stream": "perhaps"}, "stream: 'perhaps': should be a valid boolean"),
+        ({"boot_overlaps": 7}, "boot_overlaps: 7: should be a valid boolean"),
+        ({"overlap": True}, "there is no input 'overlap'; did you mean boot_overlaps"),
         ({"vm": "m5.large"}, "no price of VM type 'm5.large'"),
     ],
 )
@@ -122,3 +136,21 @@ def test_arms_say_what_happens_at_a_notice() -> None:
     assert Arm.of("static-51") == Arm("static-51", "static:51", "never")
     assert Arm.of("static-51+emergency").emergency == "always"
     assert Arm.of("on-demand").policy is None
+
+
+def test_preparation_is_boot_and_load_or_both_together() -> None:
+    split = make(BASE)
+    whole = make(
+        {**{k: v for k, v in BASE.items() if k not in ("boot_s", "load_s")}, "preparation_s": 160}
+    )
+    assert (split.boot.mean, split.load.mean) == (140, 20)
+    assert (whole.boot.mean, whole.load.mean) == (160, 0)
+    assert split.restart_s == whole.restart_s == 133.5 + 160
+    beside = make({**BASE, "boot_overlaps": True})
+    assert beside.restart_s == 140 + 20
+    assert make({**BASE, "boot_overlaps": True, "boot_s": 30}).restart_s == 133.5 + 20
+
+
+def test_one_notice_of_twenty_does_not_come_unless_a_preset_says_so() -> None:
+    assert make(BASE).notices_kept == 1
+    assert make({k: v for k, v in BASE.items() if k != "notices_kept"}).notices_kept == 0.95

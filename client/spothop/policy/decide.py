@@ -192,7 +192,8 @@ def _never(name: str, m: Measures, because: str) -> InsuranceDecision:
 
 
 def _dump_s(m: Measures) -> float:
-    return m.save_s + m.backup_s + m.margin_s
+    dump_s = max(m.save_s, m.backup_s) if m.stream else m.save_s + m.backup_s
+    return dump_s + m.margin_s
 
 
 def at_notice(m: Measures, *, left_s: float) -> Measures:

@@ -39,6 +39,8 @@ class Measures:
     """Longest wait of an emergency save for the end of its step; None is a whole step."""
     margin_s: float = 0.0
     """Kept free before a deadline; 0 is the thesis's rule."""
+    stream: bool = False
+    """A save is uploaded while it is written: durable after the longer of both, not their sum."""
 
     @property
     def stall(self) -> float:
@@ -108,9 +110,11 @@ class EmergencyDecision:
         """For people: the sum that was compared."""
         m = self.measures
         margin = f" + margin {duration(m.margin_s)}" if m.margin_s else ""
+        dump = f"save {duration(m.save_s)} + backup {duration(m.backup_s)}"
+        if m.stream:
+            dump = f"save and backup together {duration(max(m.save_s, m.backup_s))}"
         return (
             f"an emergency save {'fits' if self.fits else 'does not fit'}: "
-            f"step {duration(m.wait)} + save {duration(m.save_s)} + backup "
-            f"{duration(m.backup_s)}{margin} {'<' if self.fits else '>='} "
+            f"step {duration(m.wait)} + {dump}{margin} {'<' if self.fits else '>='} "
             f"grace {duration(m.grace_s)}"
         )

@@ -94,11 +94,13 @@ class Beliefs:
             save_s=inputs.save_s.mean,
             backup_s=inputs.backup_s.mean,
             mttp_s=mean_s,
-            restart_s=inputs.allocation_s.mean + inputs.preparation_s.mean,
+            restart_s=inputs.restart_s,
             grace_s=inputs.grace_s.mean,
             notice_kept=kept,
             wait_s=0.0 if inputs.mid_step else None,
             stall_s=None if inputs.stall_s is None else inputs.stall_s.mean,
+            margin_s=inputs.margin_s,
+            stream=inputs.stream,
         )
 
     def _gap(self, m: Measures) -> float:
@@ -127,7 +129,7 @@ class Beliefs:
             "notice-aware",
             m,
             law,
-            first_age_s=self.inputs.preparation_s.mean,
+            first_age_s=self.inputs.prepares_s,
             steps=min(self.inputs.steps, covered),
             every=self.every,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,8 +37,26 @@ def simulate(
     on_demand_price: Annotated[
         float | None, typer.Option(help="USD an hour; with a trace, of the VM type in it")
     ] = None,
-    notices_kept: Annotated[float | None, typer.Option(help="share of notices, 0 to 1")] = None,
+    notices_kept: Annotated[
+        float | None, typer.Option(help="share of notices, 0 to 1; 0.95 unless given")
+    ] = None,
     replacement: Annotated[str | None, typer.Option(help="notice | kill")] = None,
+    boot: Annotated[
+        float | None, typer.Option(help="seconds until a VM could load a checkpoint")
+    ] = None,
+    load: Annotated[
+        float | None, typer.Option(help="seconds to load it and begin; after the last save")
+    ] = None,
+    boot_overlaps: Annotated[
+        bool | None, typer.Option("--boot-overlaps", help="boot during the allocation")
+    ] = None,
+    stream: Annotated[
+        bool | None, typer.Option("--stream", help="upload saves while they are written")
+    ] = None,
+    emergency: Annotated[
+        str | None, typer.Option(help="saves after a notice: once | early+late")
+    ] = None,
+    margin: Annotated[float | None, typer.Option(help="seconds kept free before the kill")] = None,
     trials: Annotated[
         int | None, typer.Option(help="runs of each policy; 100 unless given")
     ] = None,
@@ -58,6 +78,12 @@ def simulate(
         "on_demand_price": on_demand_price,
         "notices_kept": notices_kept,
         "replacement": replacement,
+        "boot_s": boot,
+        "load_s": load,
+        "boot_overlaps": boot_overlaps,
+        "stream": stream,
+        "emergency": emergency,
+        "margin_s": margin,
         "trials": trials,
         "seed": seed,
     }
@@ -65,13 +91,33 @@ def simulate(
         data = _base(file, preset)
         data.update({key: value for key, value in given.items() if value is not None})
         _lives(data, mttp, trace)
-        result = run(make(data))
+        seen = Patience(typer.echo, time.monotonic)
+        result = run(make(data), seen=seen)
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     _show(result, as_json)
     if report is not None:
-        _write(report, result)
+        seen.what = "the report: "
+        _write(report, result, seen)
+
+
+class Patience:
+    """Tells how far a long simulation is, on standard error: a line at most every few seconds."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, tell: Callable[..., None], clock: Callable[[], float]) -> None:
+        self.what = ""
+        self._tell, self._clock = tell, clock
+        self._told_at = clock()
+
+    def __call__(self, policy: str, share: float) -> None:
+        now = self._clock()
+        if now - self._told_at < self.EVERY_S:
+            return
+        self._told_at = now
+        self._tell(f"{self.what}{policy}: {100 * share:.0f} % of the steps simulated", err=True)
 
 
 def _base(file: Path | None, preset: str | None) -> dict[str, Any]:
@@ -110,11 +156,11 @@ def _show(result: Result, as_json: bool) -> None:
     Console().print(screen(result))
 
 
-def _write(report: Path, result: Result) -> None:
+def _write(report: Path, result: Result, seen: Patience) -> None:
     from spothop.simulator.report import page  # plotly takes a second to import
 
     try:
-        report.write_text(page(result), encoding="utf-8")
+        report.write_text(page(result, seen=seen), encoding="utf-8")
     except OSError as error:
         typer.echo(f"error: {report}: {error.strerror}", err=True)
         raise typer.Exit(2) from error

@@ -11,12 +11,14 @@ draws (right mean and variance), and the policies are given mean latencies, as t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spothop.durations import duration
 from spothop.policy import emergency
 from spothop.simulator.beliefs import Beliefs
 from spothop.simulator.inputs import Arm, Bounds, Inputs
@@ -29,6 +31,13 @@ Bools = NDArray[np.bool_]
 
 MAX_LIVES = 20_000
 """A trial that takes more VMs than this makes no progress."""
+FIRST_LOOK = 500
+"""After so many VMs of each trial, and each time after twice as many, it is estimated how many the
+job would take in all: one that would take too many is not simulated to its bitter end."""
+_TELLS_EVERY = 50  # VMs of each trial
+
+Seen = Callable[[str, float], None]
+"""Told from time to time: the policy, and the share of the steps that is done."""
 
 
 class NeverFinishesError(RuntimeError):
@@ -67,6 +76,7 @@ class Draw(NamedTuple):
     last_backup: Floats
     grace: Floats
     detection: Floats
+    load: Floats
 
     @classmethod
     def of(cls, seed: int, k: int, trials: int) -> Draw:
@@ -111,22 +121,36 @@ class Outcome:
     """The next attempt may go on from then."""
 
 
-def simulate(inputs: Inputs, arm: Arm, lives: Lives) -> Trials:
+def simulate(inputs: Inputs, arm: Arm, lives: Lives, *, seen: Seen | None = None) -> Trials:
     """Raises NeverFinishesError when the job makes no progress."""
     if arm.policy is None:
         return on_demand(inputs)
     run = _Run(inputs, arm, lives)
-    k = 0
+    k, look = 0, FIRST_LOOK
     while len(run.trial):
-        if k >= MAX_LIVES:
-            raise NeverFinishesError(
-                f"{arm.name}: {len(run.trial)} of {inputs.trials} trials are not done after "
-                f"{MAX_LIVES} VMs; VMs live too short for this interval. Let it save more often "
-                "(periodic_every, another policy), or leave this policy out"
-            )
+        if k == look or k >= MAX_LIVES:
+            look *= 2
+            _check_progress(run, k)
+        if seen is not None and k % _TELLS_EVERY == 0:
+            seen(arm.name, run.share_done)
         run.live(k)
         k += 1
     return run.sums
+
+
+def _check_progress(run: _Run, k: int) -> None:
+    """Raises NeverFinishesError where k VMs of each trial brought the job too little of the way."""
+    share, inputs = run.share_done, run.inputs
+    if k < MAX_LIVES and share * MAX_LIVES >= k:
+        return
+    takes = f"it would take about {k / share:,.0f}" if share > 0 else "none has kept a step"
+    raise NeverFinishesError(
+        f"{run.arm.name}: {len(run.trial)} of {inputs.trials} trials are not done after {k} VMs "
+        f"({takes}); VMs live {duration(run.lives.mean_s(0))} on average, and "
+        f"{duration(inputs.restart_s)} pass from the request for one until it trains. Let it save "
+        "more often (periodic_every, another policy), shorten the start (boot_s, load_s), take a "
+        "pool whose VMs live longer, or leave this policy out"
+    )
 
 
 def on_demand(inputs: Inputs) -> Trials:
@@ -138,11 +162,18 @@ def on_demand(inputs: Inputs) -> Trials:
     sums.computation_s += inputs.steps * mean_of(inputs.step_s, u.step, inputs.steps)
     sums.save_s += saves * mean_of(stall, u.save, saves)
     sums.allocation_s += drawn(inputs.allocation_s, u.allocation)
-    sums.preparation_s += drawn(inputs.preparation_s, u.preparation)
+    booted = _boot(inputs, sums.allocation_s, u)
+    sums.preparation_s += booted + drawn(inputs.load, u.load)
     billed = sums.computation_s + sums.save_s + sums.preparation_s
     sums.total_s = billed + sums.allocation_s
     sums.cost_usd = billed * (inputs.prices[1] / 3_600)
     return sums
+
+
+def _boot(inputs: Inputs, allocation_s: Floats, u: Draw) -> Floats:
+    """From running to the moment at which a checkpoint could be loaded."""
+    boot = drawn(inputs.boot, u.preparation)
+    return np.maximum(boot - allocation_s, 0.0) if inputs.boot_overlaps else boot
 
 
 def drawn(bounds: Bounds, u: Floats) -> Floats:
@@ -175,6 +206,12 @@ class _Run:
             arm.emergency == "fits" and emergency(self.beliefs.measures(0)).fits
         )
 
+    @property
+    def share_done(self) -> float:
+        """Of the steps of all trials."""
+        done = self.inputs.trials - len(self.trial)
+        return (done + float(self.steps.sum()) / self.inputs.steps) / self.inputs.trials
+
     def live(self, k: int) -> None:
         """The k-th VM of every unfinished trial, from its request to its end."""
         life = self._begin(k)
@@ -194,8 +231,8 @@ class _Run:
         u = Draw.of(self.inputs.seed, k, self.inputs.trials).only(self.trial)
         latency = drawn(self.inputs.allocation_s, u.allocation)
         placed = self.lives.place(k, self.trial, self.requested, latency, u.life, self.zone)
-        prepared = placed.running + drawn(self.inputs.preparation_s, u.preparation)
-        ready = np.maximum(prepared, self.out_of_the_way)
+        booted = placed.running + _boot(self.inputs, latency, u)
+        ready = np.maximum(booted, self.out_of_the_way) + drawn(self.inputs.load, u.load)
         begun = np.maximum(placed.running, self.busy_until)
         self._add("allocation_s", np.maximum(placed.running - self.busy_until, 0.0))
         self._add("preparation_s", np.maximum(np.minimum(ready, placed.killed) - begun, 0.0))
@@ -239,8 +276,8 @@ class _Run:
         rest = np.where(finished, 0.0, np.maximum(budget - steps_s - saves_s, 0.0))
         in_step = np.minimum(rest, life.step_s)
         # a save is durable once it is dumped and backed up: what had too little time is lost
-        late = drawn(inputs.backup_s, life.u.backup) + life.save_s - life.stall_s
-        durable_s = np.minimum(budget, life.window - late)
+        dumped = self._durable_after(life.save_s, drawn(inputs.backup_s, life.u.backup))
+        durable_s = np.minimum(budget, life.window - (dumped - life.stall_s))
         durable = reach(schedule, start, inputs.steps, life.step_s, life.stall_s, durable_s)
         outcome = Outcome(
             finished=finished,
@@ -265,20 +302,66 @@ class _Run:
         inputs, u = self.inputs, life.u
         saving = rest >= life.step_s
         to_end = np.zeros_like(rest) if inputs.mid_step else np.maximum(life.step_s - rest, 0.0)
-        under_way = life.step_s + life.save_s - rest
-        dump = np.where(saving, np.maximum(under_way, 0.0), drawn(inputs.save_s, u.last_save))
+        whole = np.where(saving, life.save_s, drawn(inputs.save_s, u.last_save))
+        dump = np.where(saving, np.maximum(life.step_s + life.save_s - rest, 0.0), whole)
         until_saved = to_end + dump
-        until_durable = until_saved + drawn(inputs.backup_s, u.last_backup)
+        dumped = self._durable_after(whole, drawn(inputs.backup_s, u.last_backup))
+        until_durable = np.maximum(to_end + dumped - (whole - dump), until_saved)
         made = tries & (until_durable <= life.grace)
         at = np.where(saving | (not inputs.mid_step), step + 1, step)
         out.saved = np.where(made, np.maximum(at, out.saved), out.saved)
         out.computed_s += tries * np.minimum(to_end, life.grace)
         out.stalled_s += tries * np.clip(life.grace - to_end, 0.0, dump)
-        busy = life.ready + notice + np.minimum(until_saved, life.grace)
-        out.busy_until = np.where(tries, busy, out.busy_until)
-        free = life.ready + notice + until_durable
-        out.out_of_the_way = np.where(made, free, out.out_of_the_way)
+        begun = life.ready + notice
+        out.busy_until = np.where(
+            tries, begun + np.minimum(until_saved, life.grace), out.busy_until
+        )
+        out.out_of_the_way = np.where(made, begun + until_durable, out.out_of_the_way)
         out.finished |= made & (out.saved >= inputs.steps)
+        if inputs.emergency == "early+late":
+            stall = dump if inputs.stall_s is None else np.minimum(life.stall_s, dump)
+            ahead = np.where(saving, 0.0, rest) if inputs.mid_step else np.zeros_like(rest)
+            self._late_image(life, out, made & ~out.finished, begun, to_end, dump, stall, ahead)
+
+    def _late_image(
+        self,
+        life: Life,
+        out: Outcome,
+        early: Bools,
+        begun: Floats,
+        to_end: Floats,
+        dump: Floats,
+        stall: Floats,
+        ahead: Floats,
+    ) -> None:
+        """Training goes on after the early image, `ahead` of its step, and a second one is begun
+        as late as it is expected to fit. Without time for a step there is none."""
+        inputs, u = self.inputs, life.u
+        means = self._durable_after(np.array(inputs.save_s.mean), np.array(inputs.backup_s.mean))
+        resumed = to_end + stall
+        trains = np.maximum(life.grace - inputs.margin_s - means - resumed, 0.0)
+        more = np.floor((ahead + trains) / life.step_s)
+        left = inputs.steps - out.saved
+        ends = early & (more >= left)
+        more = np.clip(more, 0, left)
+        to_last = np.maximum(more * life.step_s - ahead, 0.0)
+        trains = np.where(ends | (not inputs.mid_step), to_last, trains)
+        again = drawn(inputs.save_s, u.save)
+        durable = resumed + trains + self._durable_after(again, drawn(inputs.backup_s, u.backup))
+        made = early & ~ends & (more > 0) & (durable <= life.grace)
+        goes_on = early & (more > 0)
+        idle = np.where(ends, 0.0, np.clip(life.grace - resumed - trains, 0.0, again))
+        out.computed_s += goes_on * trains
+        out.stalled_s += goes_on * (stall - dump + idle)
+        until = begun + resumed + trains + idle
+        out.busy_until = np.where(goes_on, until, out.busy_until)
+        out.saved += np.where(made | ends, more, 0.0).astype(np.int64)
+        out.out_of_the_way = np.where(made, begun + durable, out.out_of_the_way)
+        out.finished |= ends
+
+    def _durable_after(self, save_s: Floats, backup_s: Floats) -> Floats:
+        """From the begin of a save to its commit."""
+        return np.maximum(save_s, backup_s) if self.inputs.stream else save_s + backup_s
 
     def _not_started(self, life: Life, out: Outcome, trains: Bools) -> Outcome:
         """VMs that were killed while they prepared did nothing but that."""

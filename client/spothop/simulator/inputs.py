@@ -87,6 +87,12 @@ def _once(names: list[str]) -> list[str]:
     return names
 
 
+def _span(bounds: Bounds | None) -> str:
+    """As it is written in a file."""
+    low, high = bounds or Bounds(0, 0)
+    return f"{low:g}" if low == high else f"[{low:g}, {high:g}]"
+
+
 def _shown(value: Any) -> str:
     try:
         return reprlib.repr(value)
@@ -194,7 +200,15 @@ class Inputs(Strict):
     backup_s: Seconds
     """Beta."""
     allocation_s: Seconds
-    preparation_s: Seconds
+    preparation_s: Seconds | None = None
+    """Both together, where only that is known: none of it then waits for the old VM's save."""
+    boot_s: Seconds | None = None
+    """Of preparation: what needs no checkpoint (image, environment)."""
+    load_s: Seconds | None = None
+    """Of preparation: what begins once the newest save of the old VM is durable, or can be no more
+    (restore, process)."""
+    boot_overlaps: bool = False
+    """The boot goes on during the allocation: max(allocation, boot) instead of their sum."""
     grace_s: Seconds
     lives: LivesSpec
     vm: Name = "Standard_NC12s_v3"
@@ -208,14 +222,21 @@ class Inputs(Strict):
     ]
     periodic_every: Count | None = None
     """The user's own saves, in steps."""
-    notices_kept: Annotated[float, BeforeValidator(_number)] = Field(default=1.0, ge=0, le=1)
-    """Share of preemptions that come with their notice."""
+    notices_kept: Annotated[float, BeforeValidator(_number)] = Field(default=0.95, ge=0, le=1)
+    """Share of preemptions that come with their notice; clouds call them best effort."""
     replacement: Literal["notice", "kill"] = "notice"
     """When the next VM is asked for."""
     trials: Annotated[int, BeforeValidator(_number)] = Field(default=100, ge=1, le=10**6)
     seed: Annotated[int, BeforeValidator(_number)] = Field(default=1, ge=0, lt=2**63)
     stall_s: Seconds | None = None
     """How long a save stops training; None: saves are synchronous (delta)."""
+    stream: bool = False
+    """Saves are uploaded while they are written: max(delta, beta) instead of their sum."""
+    margin_s: Annotated[float, BeforeValidator(_number)] = Field(default=0, ge=0, le=LATENCY_MAX_S)
+    """Kept free before the kill, where it is decided whether and when an emergency save fits."""
+    emergency: Literal["once", "early+late"] = "once"
+    """After a notice: one save at once; or that one, training on, and another as late as it fits.
+    Neither slows the other's upload."""
     detection_s: Seconds = Bounds(0, 0)
     """From a kill without notice to the request for the next VM."""
     mid_step: bool = False
@@ -254,6 +275,32 @@ class Inputs(Strict):
         return names
 
     @model_validator(mode="after")
+    def _prepared(self) -> Inputs:
+        split = {"boot_s": self.boot_s, "load_s": self.load_s}
+        given = [name for name, value in split.items() if value is not None]
+        if self.preparation_s is not None and given:
+            raise ValueError(
+                f"{given[0]}: {_span(split[given[0]])}: preparation_s stands for boot_s and load_s "
+                "together: give either it or both of them"
+            )
+        if self.preparation_s is None and len(given) < 2:
+            missing = next(name for name in split if name not in given)
+            raise ValueError(
+                f"{missing}: is missing; a VM prepares for boot_s, until it could load a "
+                "checkpoint, and for load_s, until it trains (preparation_s: both together)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Inputs:
+        if self.margin_s > 0 and self.margin_s >= self.grace_s.high:
+            raise ValueError(
+                f"margin_s: {self.margin_s:g}: leaves nothing of a grace period of "
+                f"{_span(self.grace_s)} s: lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _priced(self) -> Inputs:
         both = self.spot_price is not None and self.on_demand_price is not None
         if not both and self.vm not in VM_PRICES:
@@ -273,6 +320,27 @@ class Inputs(Strict):
                 f"than {LIFE_MAX_S / 1_000:g} s (30,000 years): lower steps or step_s"
             )
         return self
+
+    @property
+    def boot(self) -> Bounds:
+        """The part of preparation that waits for nothing."""
+        return self.boot_s or self.preparation_s or Bounds(0, 0)
+
+    @property
+    def load(self) -> Bounds:
+        """The part of preparation that waits for the old VM's newest save."""
+        return self.load_s or Bounds(0, 0)
+
+    @property
+    def prepares_s(self) -> float:
+        """Mean time from running to training, where no old image is waited for."""
+        hidden = self.allocation_s.mean if self.boot_overlaps else 0.0
+        return max(self.boot.mean - hidden, 0.0) + self.load.mean
+
+    @property
+    def restart_s(self) -> float:
+        """R: mean allocation and preparation."""
+        return self.allocation_s.mean + self.prepares_s
 
     @property
     def prices(self) -> tuple[float, float]:

@@ -8,6 +8,7 @@ _COMMON: dict[str, Any] = {
     "steps": 100_000,
     "mttp_s": 10_800,
     "grace_s": 30,
+    "notices_kept": 1.0,  # as the thesis assumes
     "vm": "Standard_NC12s_v3",
 }
 
@@ -19,7 +20,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "save_s": 2.5,
         "backup_s": 5,
         "allocation_s": 133.5,
-        "preparation_s": 160,
+        "boot_s": 140,
+        "load_s": 20,
         "periodic_every": 10_000,
         "policies": ["thesis", "notice-aware", "static-10", "static-51", "static-100", "on-demand"],
     },
@@ -30,7 +32,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "save_s": 19.5,
         "backup_s": 8,
         "allocation_s": 136,
-        "preparation_s": 325,
+        "boot_s": 285,
+        "load_s": 40,
         "periodic_every": 1_000,
         "policies": ["thesis", "notice-aware", "static-10", "static-33", "static-100", "on-demand"],
     },

@@ -16,6 +16,7 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.io as pio
 
+from spothop.simulator.engine import Seen
 from spothop.simulator.inputs import (
     ExponentialSpec,
     InputError,
@@ -59,11 +60,11 @@ _FAR = 5.0
 """A bar so many times as high as the median one is cut off."""
 
 
-def page(result: Result) -> str:
-    """The whole report as HTML."""
-    figures = [overheads(result), spread(result), kept_sweep(result.inputs)]
+def page(result: Result, *, seen: Seen | None = None) -> str:
+    """The whole report as HTML; its sweeps simulate again, and tell `seen` how far they are."""
+    figures = [overheads(result), spread(result), kept_sweep(result.inputs, seen=seen)]
     if isinstance(result.inputs.lives, (ExponentialSpec, WeibullSpec)):
-        figures.insert(2, mttp_sweep(result.inputs))
+        figures.insert(2, mttp_sweep(result.inputs, seen=seen))
     plots = [
         pio.to_html(figure, full_html=False, include_plotlyjs=("inline" if i == 0 else False))
         for i, figure in enumerate(figures)
@@ -92,7 +93,7 @@ def overheads(result: Result) -> Any:
         "recomputation_s": 0.0,
         "save_s": saves * stall,
         "allocation_s": inputs.allocation_s.mean,
-        "preparation_s": inputs.preparation_s.mean,
+        "preparation_s": inputs.prepares_s,
     }
     total = inputs.steps * inputs.step_s.mean + sum(own.values())
     figure = go.Figure()
@@ -138,22 +139,22 @@ def spread(result: Result) -> Any:
     return _titled(figure, "Overhead of the single trials", None, "overhead %")
 
 
-def mttp_sweep(inputs: Inputs) -> Any:
+def mttp_sweep(inputs: Inputs, *, seen: Seen | None = None) -> Any:
     """Figure 6.3: the same job while VMs live 1 to 12 hours on average."""
     figure = go.Figure()
 
     def at(hours: float) -> Inputs:
         return _with(inputs, lives=inputs.lives.model_copy(update={"mttp_s": [hours * 3_600]}))
 
-    _lines(figure, [(float(hours), at(hours)) for hours in MTTP_HOURS])
+    _lines(figure, [(float(hours), at(hours)) for hours in MTTP_HOURS], seen)
     title = "Overhead over the mean time to preemption (figure 6.3)"
     return _titled(figure, title, "MTTP, hours", "overhead %")
 
 
-def kept_sweep(inputs: Inputs) -> Any:
+def kept_sweep(inputs: Inputs, *, seen: Seen | None = None) -> Any:
     """What missing notices cost."""
     figure = go.Figure()
-    _lines(figure, [(100 * share, _with(inputs, notices_kept=share)) for share in KEPT])
+    _lines(figure, [(100 * share, _with(inputs, notices_kept=share)) for share in KEPT], seen)
     title = "Overhead over the share of notices kept"
     return _titled(figure, title, "notices kept, %", "overhead %")
 
@@ -164,14 +165,14 @@ def _with(inputs: Inputs, **changes: Any) -> Inputs:
     return inputs.model_copy(update={"policies": policies, "trials": trials, **changes})
 
 
-def _lines(figure: Any, points: list[tuple[float, Inputs]]) -> None:
+def _lines(figure: Any, points: list[tuple[float, Inputs]], seen: Seen | None) -> None:
     """One line for each policy, with the 95 % interval of the mean."""
     lines: dict[str, list[tuple[float, float, float]]] = {
         policy: [] for policy in points[0][1].policies
     }
     for x, inputs in points:
         try:
-            outcomes = run(inputs).outcomes
+            outcomes = run(inputs, seen=seen).outcomes
         except InputError:  # no policy gets the job done there: the lines have a gap
             continue
         for outcome in outcomes:
