@@ -6,7 +6,7 @@
    repository): the same for measured lives, and every window of zones.
 4. Every case where `notice-aware` loses, with the figures.
 
-Run: python benchmarks/simulator_tables.py [--traces FOLDER] [--trials 1000]
+Run: python benchmarks/simulator_tables.py [--traces FOLDER] [--trials 1000] [--window-trials 100]
 """
 
 from __future__ import annotations
@@ -234,6 +234,9 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, help="folder of the trace files; default: none")
     parser.add_argument("--trials", type=int, default=1_000)
     parser.add_argument(
+        "--window-trials", type=int, default=100, help="of each window and save time"
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "simulator_tables.json"
     )
     options = parser.parse_args()
@@ -246,11 +249,20 @@ def main() -> int:
     print(f"\n{'overhead %':12} {'lives':24} kept {OURS:>9}   thesis   always  best static")
     lines = kept_shares(laws, options.trials)
     if options.traces:
-        lines += windows(options.traces, options.trials)
+        lines += windows(options.traces, options.window_trials)
     lost = losses(lines)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(
-        json.dumps({"trials": options.trials, "tables": rows, "cases": lines}, indent=1) + "\n"
+        json.dumps(
+            {
+                "trials": options.trials,
+                "window_trials": options.window_trials,
+                "tables": rows,
+                "cases": lines,
+            },
+            indent=1,
+        )
+        + "\n"
     )
     print(f"\n{time.perf_counter() - begun:.0f} s; written to {options.out}")
     return int(lost)
