@@ -19,8 +19,8 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 LINE_MBIT_S = 100
 """A usual line, for estimates of time."""
-UNPACK_S_PER_GB = 25
-"""Of unpacking and compiling, for a GB on the disk; measured on a small VM."""
+UNPACK_S_PER_GB = 30
+"""Of unpacking and compiling, for a GB on the disk; CPU time, measured on a small VM."""
 
 
 @dataclass(frozen=True)

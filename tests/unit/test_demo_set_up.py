@@ -32,7 +32,7 @@ def test_a_machine_without_a_gpu_hears_how_to_go_without_cuda(set_up: ModuleType
     text = told(set_up)
     assert "3.0 GB to download" in text
     assert f"make demo TORCH_INDEX={INDEX}" in text
-    assert "about 7 minutes" in text
+    assert "about 8 minutes" in text
 
 
 @pytest.mark.parametrize(
