@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import RootModel, ValidationError
 
 from spothop.backoff import delay_s
+from spothop.eventlog import AGENT_LINE
 from spothop_agent.master_link import LinkError
 from spothop_agent.paths import write_atomic
 from spothop_agent.wrapper import first_data, trim
@@ -47,7 +48,7 @@ def append_line(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, f"spothop: {text}\n".encode(errors="replace"))
+            os.write(descriptor, f"{AGENT_LINE}{text}\n".encode(errors="replace"))
         finally:
             os.close(descriptor)
     except OSError as error:

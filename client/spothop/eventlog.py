@@ -1,8 +1,12 @@
-"""Which events of a job tell people something new."""
+"""Which events of a job tell people something new, and which lines of its log are the agent's."""
 
 from __future__ import annotations
 
 from spothop.wire import EventView
+
+AGENT_LINE = "spothop agent: "
+"""How a line that the agent writes into a job's log begins. Warnings of the training API, in the
+process itself, begin otherwise: nothing but the log tells them."""
 
 
 class EventFilter:

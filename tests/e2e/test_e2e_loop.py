@@ -40,7 +40,7 @@ def test_an_uninterrupted_job_succeeds_and_its_files_come_home(
     assert ended.step == 30
     assert ended.saves.get(SaveKind.PERIODIC, 0) >= 3
     log = machine.log(job)
-    assert log.startswith("spothop: attempt 1")  # the first line of bootstrap
+    assert log.startswith("spothop agent: attempt 1")  # the first line of bootstrap
     assert log.index("from setup") < log.index("step 1 value")
     assert "done at step 30" in log
 

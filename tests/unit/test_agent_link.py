@@ -138,7 +138,7 @@ def test_the_master_names_where_to_go_on(tmp_path: Path) -> None:
         )  # an agent that was started again
 
     asyncio.run(scenario())
-    assert master.data == b"spothop: first\nspothop: second\nspothop: third\n"
+    assert master.data == b"spothop agent: first\nspothop agent: second\nspothop agent: third\n"
 
 
 def test_a_master_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> None:

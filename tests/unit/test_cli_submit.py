@@ -11,7 +11,8 @@ import httpx
 import pytest
 import typer
 
-from fakes.cli_master import JOB, Cli, in_80_columns, plan_reply, reply
+from fakes.cli_master import JOB, NOW, Cli, in_80_columns, plan_reply, reply
+from spothop.wire import EventView
 
 
 @pytest.fixture
@@ -35,11 +36,45 @@ def test_submit_shows_the_plan_uploads_submits_and_follows(cli: Cli, job_file: s
     assert "* assumed" in cli.out
     assert f"submitted {JOB}" in cli.out
     assert cli.out.endswith("epoch 1\nepoch 2\n")
-    assert "12:00:00 [1] attempt 1 runs" in cli.err
+    assert "12:00:00 [1] runs" in cli.err
+    assert "\ncost: $0.012, 69% less than $0.04: the steps" in cli.err
     assert cli.err.endswith(f"{JOB}: succeeded\n")
     methods = [asked.split()[0] for asked in cli.master.asked[:4]]
     assert methods == ["POST", "HEAD", "PUT", "POST"]
     assert max(map(len, cli.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("option", "shown"), [([], False), (["-v"], True)])
+def test_following_leaves_out_details_unless_verbose(
+    cli: Cli, job_file: str, option: list[str], shown: bool
+) -> None:
+    detail = EventView(
+        id=7, at=NOW, job=JOB, vm=None, attempt=1, kind="phase", text="setup took 3 s", data={}
+    )
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = lambda request: httpx.Response(
+        200, json=[detail.model_dump(mode="json")] * (int(request.url.params["after"]) < 7)
+    )
+    cli.master.log = b"spothop agent: bundle: 0.1 s\nepoch 1\n"
+    assert cli("submit", job_file, "--yes", *option) == 0
+    assert ("12:00:00 [1] setup took 3 s" in cli.err) == shown
+    assert ("spothop agent: bundle" in cli.out) == shown
+    assert cli.out.endswith("epoch 1\n")
+
+
+def test_on_a_terminal_long_events_are_wrapped_beside_their_time(cli: Cli, job_file: str) -> None:
+    warning = EventView(
+        id=7, at=NOW, job=JOB, vm=None, attempt=None, kind="message", text="word " * 30,
+        data={"level": "warning"},
+    )  # fmt: skip
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = lambda request: httpx.Response(
+        200, json=[warning.model_dump(mode="json")] * (int(request.url.params["after"]) < 7)
+    )
+    cli.terminal = True
+    cli.master.log = b""
+    assert cli("submit", job_file, "--yes") == 0
+    lines = [line for line in cli.out.splitlines() if "word" in line]
+    assert [line[:9] for line in lines] == ["12:00:00 ", " " * 9, " " * 9]
+    assert max(map(len, lines)) <= 80
 
 
 def test_submit_sends_the_spec_and_a_token(cli: Cli, job_file: str) -> None:

@@ -317,13 +317,13 @@ def test_a_log_is_read_to_its_end_by_offset() -> None:
         start = int(request.url.params["offset"])
         return log(whole[start : start + 2], offset=min(start + 2, len(whole)))
 
-    texts = [piece.text for piece in client(handle).logs("mnist")]
+    texts = [piece.text for piece in client(handle).logs("mnist", attempt=1)]
     assert "".join(texts) == "h\u00e9llo\nworld\n"  # although a character was cut in two
 
 
 def test_following_a_log_goes_through_all_attempts_until_the_job_ends() -> None:
     logs = {1: b"one\n", 2: b"two\n", 3: b"three\n"}
-    looks = iter([("draining", 2), ("running", 3), ("succeeded", 3)])
+    looks = iter([("running", 1), ("draining", 2), ("running", 3), ("succeeded", 3)])
 
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/logs"):
@@ -336,6 +336,42 @@ def test_following_a_log_goes_through_all_attempts_until_the_job_ends() -> None:
 
     pieces = [(p.attempt, p.text) for p in client(handle).logs("mnist", follow=True)]
     assert pieces == [(1, "one\n"), (2, "two\n"), (3, "three\n")]
+
+
+def test_a_log_that_is_not_followed_spans_all_attempts_too() -> None:
+    logs = {1: b"one\n", 2: b"", 3: b"three\n"}
+    slept: list[float] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/logs"):
+            assert "mnist-1" in request.url.path  # the name may stand for another job by then
+            attempt, start = (int(request.url.params[name]) for name in ("attempt", "offset"))
+            return log(logs[attempt][start:], attempt=attempt, offset=len(logs[attempt]))
+        preparing = {"number": 3, "vm": "vm-3", "state": "preparing", "reason": None, "detail": ""}
+        times = dict.fromkeys(("started_at", "ended_at", "notice_at"))
+        steps = dict.fromkeys(("restored_step", "last_step"))
+        found = {**detail(attempt=2), "attempts": [{**preparing, **times, **steps}]}
+        return httpx.Response(200, json=found)
+
+    pieces = [(p.attempt, p.text) for p in client(handle, slept=slept).logs("mnist")]
+    assert pieces == [(1, "one\n"), (3, "three\n")]
+    assert slept == []
+
+
+def test_a_job_without_an_attempt_has_no_log_yet() -> None:
+    looks = iter([("queued", 0), ("queued", 0), ("preparing", 1), ("succeeded", 1)])
+    slept: list[float] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/logs"):
+            start = int(request.url.params["offset"])
+            return log(b"one\n"[start:], offset=4, complete=True)
+        state, attempt = next(looks)
+        return httpx.Response(200, json=detail(state=state, attempt=attempt))
+
+    assert list(client(handle).logs("mnist")) == []
+    pieces = [p.text for p in client(handle, slept=slept).logs("mnist", follow=True)]
+    assert (pieces, len(slept)) == (["one\n"], 1)
 
 
 def test_following_one_attempt_ends_with_it() -> None:
@@ -363,7 +399,7 @@ def test_following_a_silent_log_does_not_spin() -> None:
 
 def test_a_log_answer_without_its_headers_is_no_masters() -> None:
     with pytest.raises(NotSpothop, match="headers"):
-        list(client(lambda request: httpx.Response(200, text="x")).logs("mnist"))
+        list(client(lambda request: httpx.Response(200, text="x")).logs("mnist", attempt=1))
 
 
 def test_following_events_shows_each_once_and_ends_after_the_last() -> None:

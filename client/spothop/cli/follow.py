@@ -1,4 +1,4 @@
-"""Follows a job: its events, its log through all attempts, and on a terminal a live status line."""
+"""Follows a job: its story, its log through all attempts, and on a terminal a live status line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from rich.live import Live
 from rich.text import Text
 
 from spothop.cli import views
+from spothop.cli.joblog import JobLog
+from spothop.cli.story import Story
 from spothop.eventlog import EventFilter
 from spothop.figures import money, number, saved, shown_state
 from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
-from spothop.wire import JOB_ENDED, EventView, JobView
+from spothop.wire import JOB_ENDED, EventView, JobDetail, JobView
 
 WAIT_S = 1.0
 """How long the master may hold an empty log answer back: the pace of the status line."""
@@ -27,12 +29,17 @@ AWAY_BUDGET_S = 600.0
 
 class Screen:
     """The output of a followed job. On a terminal: lines, and the status below them. Elsewhere:
-    plain lines, the log on stdout, events on stderr."""
+    plain lines, the log on stdout, events on stderr.
 
-    def __init__(self, console: Console, *, terminal: bool) -> None:
+    `verbose`: every event, and the agent's lines in the log.
+    """
+
+    def __init__(self, console: Console, *, terminal: bool, verbose: bool = False) -> None:
         self._console = console
         self._aside = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._news = EventFilter()
+        self._story = None if verbose else Story()
+        self._joblog = JobLog(of_agent=verbose)
         self._live = Live(console=console, transient=True) if terminal else None
 
     def __enter__(self) -> Screen:
@@ -55,13 +62,20 @@ class Screen:
         if self._live is not None:
             self._live.start()
 
-    def event(self, event: EventView) -> None:
+    def event(self, event: EventView, job: JobDetail) -> None:
         if not self._news.is_news(event):
             return
-        console = self._console if self._live is not None else self._aside
-        console.print(views.event_line(event), soft_wrap=True)
+        text = self._story.line(event, job) if self._story else event.text or event.kind
+        if text is None:
+            return
+        told = event.model_copy(update={"text": text})
+        if self._live is not None:
+            views.event(self._console, told, wrap=True)
+        else:
+            views.event(self._aside, told, wrap=False)
 
-    def log(self, text: str) -> None:
+    def log(self, attempt: int, piece: str) -> None:
+        text = self._joblog.feed(attempt, piece)
         if self._live is None:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -107,7 +121,7 @@ class Follower:
         self._event = 0
         self._log = _Log()
 
-    def run(self) -> JobView:
+    def run(self) -> JobDetail:
         """Returns the ended job. While the master is away it goes on asking, up to 10 minutes."""
         away_s, failures = 0.0, 0
         while True:
@@ -127,11 +141,11 @@ class Follower:
             if done:
                 return job
 
-    def _tick(self, job: JobView) -> bool:
+    def _tick(self, job: JobDetail) -> bool:
         """One look; true when the job has ended and everything was shown."""
         events = self._client.events(self._job, after=self._event)
         for event in events:
-            self._screen.event(event)
+            self._screen.event(event, job)
             self._event = max(self._event, event.id)
         self._screen.status(status_line(job))
         more = self._read_log(job)
@@ -162,7 +176,7 @@ class Follower:
         log.complete = piece.complete and log.drained
         text = log.decoder.decode(piece.data)
         if text:
-            self._screen.log(text)
+            self._screen.log(log.attempt, text)
         return not log.drained or (ended and log.attempt < job.attempt)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from spothop import jobfile
-from spothop.cli import plan_view
+from spothop.cli import plan_view, views
 from spothop.cli.commands.common import print_json
 from spothop.cli.follow import Follower, Screen
 from spothop.cli.session import Session
@@ -21,7 +21,9 @@ from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED, JobState, JobView
 
 
-def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bool) -> int:
+def submit(
+    session: Session, file: Path, *, yes: bool, detach: bool, verbose: bool, as_json: bool
+) -> int:
     """Returns the exit code."""
     spec = jobfile.load(file)
     if not yes and not session.can_ask:
@@ -43,7 +45,7 @@ def submit(session: Session, file: Path, *, yes: bool, detach: bool, as_json: bo
         if detach:
             session.say(f"`spothop logs {job.id} -f` follows its log")
             return 0
-        return _follow(session, client, job)
+        return _follow(session, client, job, verbose=verbose)
 
 
 def plan(session: Session, file: Path, *, as_json: bool) -> None:
@@ -74,12 +76,12 @@ def _show_plan(
     plan_view.pools(console, plan)
 
 
-def _follow(session: Session, client: Client, job: JobView) -> int:
-    with Screen(session.console(), terminal=session.terminal) as screen:
+def _follow(session: Session, client: Client, job: JobView, *, verbose: bool) -> int:
+    with Screen(session.console(), terminal=session.terminal, verbose=verbose) as screen:
         follower = Follower(client, job.id, screen, sleep=session.sleep)
         while True:
             try:
-                job = follower.run()
+                ended = follower.run()
                 break
             except KeyboardInterrupt:
                 screen.pause()
@@ -88,9 +90,11 @@ def _follow(session: Session, client: Client, job: JobView) -> int:
                     return 130
                 client.cancel(job.id)
                 screen.resume()
-    typer.echo(f"{job.id}: {job.state}" + (f" ({job.reason})" if job.reason else ""), err=True)
-    assert job.state in JOB_ENDED
-    return 0 if job.state is JobState.SUCCEEDED else 1
+    typer.echo(f"cost: {views.cost(ended)}; lost: {views.lost(ended)}", err=True)
+    reason = f" ({ended.reason})" if ended.reason else ""
+    typer.echo(f"{ended.id}: {ended.state}{reason}", err=True)
+    assert ended.state in JOB_ENDED
+    return 0 if ended.state is JobState.SUCCEEDED else 1
 
 
 def _cancel_wanted(session: Session, job: str) -> bool:

@@ -28,18 +28,20 @@ def age(moment: datetime | None, *, now: datetime) -> str:
     return duration(max((now - moment).total_seconds(), 0.0)) if moment else NOTHING
 
 
-def print_text(console: Console, text: str | Text, *, first: str = "", indent: str = "") -> None:
+def print_text(
+    console: Console, text: str | Text, *, first: str | Text = "", indent: str = ""
+) -> None:
     """A paragraph, or several, wrapped at words; `first` and `indent` begin its lines."""
     from rich.text import Text
 
     whole = Text(text) if isinstance(text, str) else text
     room = max(console.width - max(len(first), len(indent)), NARROWEST)
-    begin = first
+    begin = Text(first) if isinstance(first, str) else first
     for line in whole.wrap(console, room, overflow="fold") or [Text("")]:
-        line.rstrip()
-        made = Text(begin).append_text(line) if line else Text(begin.rstrip())
+        made = begin + line
+        made.rstrip()
         console.print(made, soft_wrap=True)
-        begin = indent
+        begin = Text(indent)
 
 
 def print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:

@@ -129,7 +129,7 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime, of_jobs: bo
     print_table(console, columns, rows, right=right, under=("POOL", *jobs))
 
 
-def _cost(job: JobView) -> str:
+def cost(job: JobView) -> str:
     """What a job costs, and how it compares with on demand."""
     less = saved(job.cost, job.on_demand_cost, ended=job.ended_at is not None)
     if job.on_demand_cost is None or not less:
@@ -137,7 +137,7 @@ def _cost(job: JobView) -> str:
     return f"{money(job.cost)}, {less} than {money(job.on_demand_cost)}: {ON_DEMAND}"
 
 
-def _lost(job: JobDetail) -> str:
+def lost(job: JobDetail) -> str:
     """Steps that were computed again, and what they took."""
     if not job.recomputed_steps:
         return "no steps"
@@ -197,8 +197,8 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
         ("saves", ", ".join(f"{n} {kind.value}" for kind, n in job.saves.items()) or "none yet"),
         ("useful", f"{duration(job.useful_s)} in steps that count"),
-        ("lost", _lost(job)),
-        ("cost", _cost(job)),
+        ("lost", lost(job)),
+        ("cost", cost(job)),
         ("storage", job.storage.url),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]
@@ -238,13 +238,15 @@ def _attempt_state(attempt: AttemptView) -> str:
     return f"{shown_state(attempt)}{reason}" + (f" ({exits})" if exits else "")
 
 
-def event_line(event: EventView) -> Text:
-    """One event, in local time."""
-    text = Text(f"{event.at.astimezone():%H:%M:%S} ", style="dim")
-    if event.attempt is not None:
-        text.append(f"[{event.attempt}] ")
-    text.append(event.text or event.kind, style="not dim")
-    return text
+def event(console: Console, event: EventView, *, wrap: bool) -> None:
+    """One event, in local time; in one line, however long, where it is not to be wrapped."""
+    at = f"{event.at.astimezone():%H:%M:%S} "
+    attempt = f"[{event.attempt}] " if event.attempt is not None else ""
+    first = Text.assemble((at, "dim"), attempt)
+    if wrap:
+        print_text(console, event.text or event.kind, first=first, indent=" " * len(at))
+    else:
+        console.print(first.append(event.text or event.kind), soft_wrap=True)
 
 
 def log_line(line: str) -> Text:

@@ -200,33 +200,40 @@ class Client:
     def logs(
         self, job: str, *, attempt: int | None = None, follow: bool = False
     ) -> Iterator[LogText]:
-        """The log of one attempt (the newest when none is named).
+        """The log of all attempts, one after the other, or of one of them.
 
-        With `follow` it goes on as the log grows, through all later attempts unless one is named,
-        until the job has ended.
+        With `follow` it goes on as the log grows: until the job has ended, or that attempt.
         """
-        pinned = attempt is not None
-        offset = 0
-        decoder = _decoder()
+        if attempt is not None:
+            yield from self._log_of(job, attempt, follow=follow)
+            return
+        number, found = 1, self.job(job)
+        while True:
+            if number <= _newest_attempt(found):
+                yield from self._log_of(found.id, number, follow=follow)
+                number += 1
+            elif not follow or found.state in JOB_ENDED:
+                return
+            else:
+                self._sleep(PAUSE_S)
+            if follow:
+                found = self.job(found.id)
+
+    def _log_of(self, job: str, attempt: int, *, follow: bool) -> Iterator[LogText]:
+        """To the end of what there is; with `follow` until the attempt is over."""
+        offset, decoder = 0, _decoder()
         while True:
             piece = self.read_log(
                 job, attempt=attempt, offset=offset, wait_s=WAIT_S if follow else 0.0
             )
-            attempt, offset = piece.attempt, piece.next_offset
+            offset = piece.next_offset
             text = decoder.decode(piece.data)
             if text:
                 yield LogText(attempt=attempt, text=text)
             if piece.data:
                 continue
-            if not follow or (piece.complete and pinned):
+            if piece.complete or not follow:
                 return
-            if piece.complete:
-                now = self.job(job)
-                if now.attempt > attempt:
-                    attempt, offset, decoder = attempt + 1, 0, _decoder()
-                    continue
-                if now.state in JOB_ENDED:
-                    return
             self._sleep(PAUSE_S)
 
     # --- acting ---
@@ -283,6 +290,11 @@ class Client:
                 )
             storage = own.spec()
         return downloads.fetch(storage, found.id, to or Path(found.id))
+
+
+def _newest_attempt(job: JobDetail) -> int:
+    """Of the job's own attempt and those that prepare beside it; 0 before the first."""
+    return max([job.attempt, *(attempt.number for attempt in job.attempts)])
 
 
 def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:

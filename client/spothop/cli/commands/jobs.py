@@ -59,20 +59,25 @@ def logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of this attempt instead of the newest.")
+        int | None, typer.Option(min=1, help="Only of this attempt, by its number.")
     ] = None,
     as_json: NdjsonOption = False,
 ) -> None:
-    """Print the log of a job: its setup and its process.
+    """Print the log of a job, through all its attempts.
+
+    It has the output of `setup:` and of the process; a line stands between two attempts.
 
     Example: spothop logs mnist-small -f
     """
+    from spothop.cli.joblog import JobLog
+
+    log = JobLog()
     with session_of(context).client() as client:
         for piece in client.logs(job, attempt=attempt, follow=follow):
             if as_json:
                 print_line({"attempt": piece.attempt, "text": piece.text})
             else:
-                typer.echo(piece.text, nl=False)
+                typer.echo(log.feed(piece.attempt, piece.text), nl=False)
 
 
 def events(
@@ -96,7 +101,7 @@ def events(
             if as_json:
                 print_line(event.model_dump(mode="json"))
             elif news.is_news(event):
-                console.print(views.event_line(event), soft_wrap=True)
+                views.event(console, event, wrap=session.terminal)
 
 
 def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:

@@ -16,6 +16,10 @@ def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Follow every event, and what the agent logs."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the job as JSON; needs --yes and --detach.")
     ] = False,
@@ -31,7 +35,9 @@ def submit(
 
     if as_json and not (yes and detach):
         raise typer.BadParameter("--json needs --yes and --detach")
-    return submit(session_of(context), file, yes=yes, detach=detach, as_json=as_json)
+    return submit(
+        session_of(context), file, yes=yes, detach=detach, verbose=verbose, as_json=as_json
+    )
 
 
 def plan(
