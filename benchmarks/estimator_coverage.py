@@ -2,7 +2,8 @@
 
 1,000 synthetic histories for each figure. First where all is as the estimator assumes: lives are
 exponential and independent; three in ten are cut short by ourselves (a job ended). Then where it is
-not: VMs that die in one event. Run: python benchmarks/estimator_coverage.py
+not: VMs that die in one event, zones that differ, drift, young VMs that die more.
+Run: python benchmarks/estimator_coverage.py
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import math
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -56,74 +57,139 @@ def history(rng: random.Random, mttp_s: float, lives: int, slots: int) -> list[L
             return seen
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A zone, and how it was watched until now. VMs follow each other without a gap."""
+Law = Callable[[random.Random, float], float]
+"""How long a VM lives that starts at this time (seconds; now is 0)."""
 
-    mttp_s: float
-    horizon_s: float
-    slots: int = 10
-    in_shocks: float = 0.0
-    """Share of the rate that comes from events which take all VMs, within a minute."""
 
-    def lives(self, rng: random.Random) -> list[Life]:
-        shocks = self._shocks(rng)
-        return [life for _ in range(self.slots) for life in self._one_after_the_other(rng, shocks)]
+def exponential(mttp_s: float) -> Law:
+    return lambda rng, start_s: rng.expovariate(1 / mttp_s)
 
-    def _shocks(self, rng: random.Random) -> list[float]:
-        found, now_s = [], -self.horizon_s
-        while self.in_shocks and now_s < 0:
-            now_s += rng.expovariate(self.in_shocks / self.mttp_s)
-            found.append(now_s)
-        return found
 
-    def _one_after_the_other(self, rng: random.Random, shocks: list[float]) -> Iterator[Life]:
-        now_s = -self.horizon_s
+def watched(
+    rng: random.Random, law: Law, horizon_s: float, *, vms: int = 1, shock_s: float = math.inf
+) -> list[Life]:
+    """Lives of `vms` VMs at a time, each followed by the next; every `shock_s` on average an event
+    takes them all within a minute."""
+    shocks, now_s = [], -horizon_s
+    while now_s < 0:
+        now_s += rng.expovariate(1 / shock_s) if shock_s < math.inf else math.inf
+        shocks.append(now_s)
+    seen = []
+    for _ in range(vms):
+        now_s = -horizon_s
         while now_s < 0:
-            alone = (1 - self.in_shocks) / self.mttp_s
-            end_s = now_s + rng.expovariate(alone) if alone else math.inf
-            if (shock := next((at for at in shocks if at > now_s), math.inf)) < end_s:
-                end_s = min(shock + rng.uniform(0, 60), end_s)
+            shock_at_s = next((at for at in shocks if at > now_s), math.inf)
+            end_s = min(now_s + law(rng, now_s), shock_at_s + rng.uniform(0, 60))
             died, end_s = end_s < 0, min(end_s, 0.0)
-            yield Life(duration_s=end_s - now_s, preempted=died, ended_ago_s=-end_s)
+            seen.append(Life(duration_s=end_s - now_s, preempted=died, ended_ago_s=-end_s))
             now_s = end_s
+    return seen
 
 
-def in_shocks(share: float) -> Scene:
-    """A mean life of 3 h; events that take all ten VMs."""
+def alone(law: Law, mttp_s: float = 3 * HOUR_S, **more: float) -> Scene:
+    """A zone without neighbours."""
 
     def scene(rng: random.Random, deaths: float) -> tuple[float, RatePosterior]:
-        mttp_s = 3 * HOUR_S
-        seen = Watched(mttp_s=mttp_s, horizon_s=deaths * mttp_s, in_shocks=share).lives(rng)
-        return mttp_s, preemption_rate(seen)
+        return mttp_s, preemption_rate(watched(rng, law, deaths * mttp_s, **more))
 
     return scene
 
 
+def among(neighbours: Sequence[Law], mttp_s: float) -> Scene:
+    """A zone among others, each of which was watched for two days with ten VMs."""
+
+    def scene(rng: random.Random, deaths: float) -> tuple[float, RatePosterior]:
+        own = watched(rng, exponential(mttp_s), deaths * mttp_s)
+        others = [watched(rng, law, 48 * HOUR_S, vms=10) for law in neighbours]
+        return mttp_s, preemption_rate(own, neighbours=others)
+
+    return scene
+
+
+def spread(factor: float) -> Scene:
+    """Zones whose mean lives lie around 3 h, two thirds of them within this factor."""
+
+    def scene(rng: random.Random, deaths: float) -> tuple[float, RatePosterior]:
+        own, *others = (3 * HOUR_S * factor ** rng.gauss(0, 1) for _ in range(5))
+        return among([exponential(mttp_s) for mttp_s in others], own)(rng, deaths)
+
+    return scene
+
+
+def fell(from_s: float, to_s: float) -> Scene:
+    """So many deaths after the mean life fell; calm for five days before."""
+
+    def scene(rng: random.Random, deaths: float) -> tuple[float, RatePosterior]:
+        before = watched(rng, exponential(from_s), 5 * DAY_S)
+        ago_s = deaths * to_s
+        seen = [replace(life, ended_ago_s=life.ended_ago_s + ago_s) for life in before]
+        return to_s, preemption_rate(seen + watched(rng, exponential(to_s), ago_s))
+
+    return scene
+
+
+def wanders(rng: random.Random, deaths: float) -> tuple[float, RatePosterior]:
+    """Each day the mean life, at first 3 h, doubles or halves."""
+    days = math.ceil(deaths * 3 * HOUR_S / DAY_S)
+    means_s = [3 * HOUR_S]
+    for _ in range(days):
+        means_s.append(means_s[-1] * rng.choice((0.5, 2)))
+
+    def law(rng: random.Random, start_s: float) -> float:
+        left, at_s = rng.expovariate(1), start_s
+        for day, mttp_s in enumerate(means_s[:-1]):
+            rest_s = max(0.0, (day + 1 - days) * DAY_S - at_s)
+            if left * mttp_s < rest_s:
+                return at_s + left * mttp_s - start_s
+            left, at_s = left - rest_s / mttp_s, at_s + rest_s
+        return math.inf
+
+    return means_s[days - 1], preemption_rate(watched(rng, law, deaths * 3 * HOUR_S))
+
+
+def weibull(shape: float) -> Scene:
+    scale_s = 3 * HOUR_S / math.gamma(1 + 1 / shape)
+    return alone(lambda rng, start_s: rng.weibullvariate(scale_s, shape))
+
+
 HARD_SCENES: dict[str, Scene] = {
-    "ten VMs that always die together": in_shocks(1.0),
-    "ten VMs, half of the deaths in shocks": in_shocks(0.5),
+    "ten VMs that always die together": alone(
+        lambda rng, start_s: math.inf, shock_s=3 * HOUR_S, vms=10
+    ),
+    "ten VMs, half of the deaths in shocks": alone(
+        exponential(6 * HOUR_S), shock_s=6 * HOUR_S, vms=10
+    ),
+    "four other zones, all alike": spread(1.0),
+    "four other zones, within a factor 1.6": spread(1.6),
+    "four other zones, within a factor 2.7": spread(2.7),
+    "1 h among four zones of 12 h": among([exponential(12 * HOUR_S)] * 4, HOUR_S),
+    "M fell from 6 h to 2 h": fell(6 * HOUR_S, 2 * HOUR_S),
+    "M doubles or halves each day": wanders,
+    "Weibull lives, shape 0.8": weibull(0.8),
+    "Weibull lives, shape 0.6": weibull(0.6),
 }
-"""Each gives a true mean life and what is believed of it, after so many deaths of each VM."""
-DEATHS = (3, 10, 30)
+"""Each gives a true mean life and what is believed of it, when so many deaths of each VM of the
+zone were to be expected."""
+DEATHS = (0, 3, 12, 50, 145)
 
 
-def hard_coverage(
-    seed: int, histories: int, scenes: Iterable[str] = tuple(HARD_SCENES)
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Scene -> deaths -> the share of intervals that hold the truth, and the median of the
-    believed mean life over the true one."""
-    table: dict[str, dict[str, dict[str, float]]] = {}
-    for name in scenes:
-        table[name] = {}
-        for deaths in DEATHS:
-            rng = random.Random(f"{seed} {name} {deaths}")
-            found = [HARD_SCENES[name](rng, deaths) for _ in range(histories)]
-            table[name][str(deaths)] = {
-                "coverage": sum(covered(p, truth) for truth, p in found) / histories,
-                "median": median(p.mttp_s / truth for truth, p in found),
-            }
-    return table
+def hard_coverage(seed: int, histories: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Scene -> deaths to be expected -> `hard_cell`."""
+    return {
+        scene: {str(deaths): hard_cell(seed, scene, deaths, histories) for deaths in DEATHS}
+        for scene in HARD_SCENES
+    }
+
+
+def hard_cell(seed: int, scene: str, deaths: int, histories: int) -> dict[str, float]:
+    """The share of intervals that hold the true mean life, and the median of the believed one over
+    the true one."""
+    rng = random.Random(f"{seed} {scene} {deaths}")
+    found = [HARD_SCENES[scene](rng, deaths) for _ in range(histories)]
+    return {
+        "coverage": sum(covered(p, truth) for truth, p in found) / histories,
+        "median": median(p.mttp_s / truth for truth, p in found),
+    }
 
 
 def covered(posterior: RatePosterior, mttp_s: float) -> bool:
@@ -171,7 +237,7 @@ def main() -> int:
         for mttp, row in rows.items():
             print(f"{mttp:>6}  " + "".join(f"{100 * row[str(n)]:>7.1f}" for n in LIVES))
     hard = hard_coverage(options.seed, options.histories)
-    print("\ncoverage in % (believed over true mean life, median), after so many deaths")
+    print("\ncoverage in % (believed over true mean life, median), by the deaths to be expected")
     print(f"{'':45}" + "".join(f"{n:>14}" for n in DEATHS))
     for scene, cells in hard.items():
         shown = (f"{100 * c['coverage']:.0f} ({c['median']:.2f})" for c in cells.values())

@@ -97,10 +97,10 @@ def test_fading_leaves_a_steady_rate_unbiased() -> None:
 
 
 def test_neighbours_help_a_zone_without_lives_and_yield_to_its_own() -> None:
-    region = [one_by_one(1, 100)]
+    region = [one_by_one(1, 20)] * 5
     alone = preemption_rate([], neighbours=region)
     assert alone.mttp_s == pytest.approx(3_600, rel=0.1)
-    assert alone.events == pytest.approx(5)
+    assert alone.events > 5
     assert alone.lives == 0
     own = one_by_one(10, 50)
     assert preemption_rate(own, neighbours=region, half_life_s=None).mttp_s > 8.5 * 3_600

@@ -3,8 +3,8 @@
 The preemption rate has a Gamma posterior: lives are right-censored (a VM that we ended did not die,
 a VM still alive counts its age, once), which for constant rates needs only the number of
 preemptions and the total exposure; those of one event count as one. Lives in other zones of the
-region enter as a weakened prior; old lives lose weight with a half-life. The share of kept notices
-has a Beta posterior.
+region enter as a prior, the weaker the more the zones differ; old lives lose weight with a
+half-life. The share of kept notices has a Beta posterior.
 
 With few lives the prior dominates: `RatePosterior.interval` then describes the prior, not the
 pool (`benchmarks/estimator_coverage.py` shows by how much).
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from spothop.policy.clusters import dispersion, event_of
+from spothop.policy.pooling import Evidence, believed
 from spothop.policy.special import beta_quantile, gamma_quantile
 
 DAY_S = 86_400.0
@@ -114,26 +115,32 @@ def preemption_rate(
     neighbours: Iterable[Iterable[Life]] = (),
     prior: RatePrior | None = None,
     half_life_s: float | None = DAY_S,
-    pooling: float = 4.0,
 ) -> RatePosterior:
     """The rate of one pool; `neighbours` are the lives of the region's other zones, zone by zone.
 
-    The region's posterior becomes the zone's prior, weakened to at most `pooling` preemptions, so
-    that a dozen lives of the zone itself outweigh the others. `half_life_s` None: nothing fades.
-    Raises ValueError on a negative or infinite duration.
+    `half_life_s` None: nothing fades. Raises ValueError on a negative or infinite duration.
     """
-    prior = prior or RatePrior()
     mine = list(lives)
-    events, exposure_s = prior.events, prior.exposure_s
-    for zone in neighbours:
-        seen, over_s = _evidence(zone, half_life_s)
-        events, exposure_s = events + seen, exposure_s + over_s
-    weaken = min(1.0, (prior.events + pooling) / events)
-    own_events, own_exposure_s = _evidence(mine, half_life_s)
-    return RatePosterior(
-        events=weaken * events + own_events,
-        exposure_s=weaken * exposure_s + own_exposure_s,
+    return zone_rate(
+        evidence(mine, half_life_s=half_life_s),
+        [evidence(zone, half_life_s=half_life_s) for zone in neighbours],
+        prior=prior or RatePrior(),
         lives=sum(life.preempted for life in mine),
+    )
+
+
+def zone_rate(
+    own: Evidence, others: Sequence[Evidence], *, prior: RatePrior, lives: int = 0
+) -> RatePosterior:
+    """The posterior of one zone from what each zone of its region tells.
+
+    `pooling.believed` makes the zone's prior of the stated one and of the other zones.
+    """
+    before = believed(own, others, Evidence(events=prior.events, exposure_s=prior.exposure_s))
+    return RatePosterior(
+        events=before.events + own.events,
+        exposure_s=before.exposure_s + own.exposure_s,
+        lives=lives,
     )
 
 
@@ -198,11 +205,12 @@ def median_life_s(curve: Sequence[Survival]) -> float | None:
     return next((point.age_s for point in curve if point.share <= 0.5), None)
 
 
-def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:
+def evidence(lives: Iterable[Life], *, half_life_s: float | None) -> Evidence:
     """Faded preemptions and exposure of one zone, so that the Gamma interval keeps its level.
 
     Deaths of one event count as one, and so does the exposure behind them: the rate stays, the
-    interval widens (`spothop.policy.clusters`).
+    interval widens (`spothop.policy.clusters`). Raises ValueError on a negative or infinite
+    duration, and on a half-life that is not above 0.
     """
     known = list(lives)
     events, exposure_s = _faded(known, half_life_s)
@@ -213,7 +221,7 @@ def _evidence(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, 
         exposure_s=sum(life.duration_s for life in known),
         watched_s=max((life.ended_ago_s + life.duration_s for life in known), default=0.0),
     )
-    return share * events, share * exposure_s
+    return Evidence(events=share * events, exposure_s=share * exposure_s)
 
 
 def _faded(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """What the observations say of a pool: the figures of `spothop pools` and of the plan.
 
 Lives: the posterior of `spothop.policy.estimators`, from censored lives, the ages of VMs that are
-alive (counted once: an ended VM has its observation instead), other zones of the region as a
-weakened prior, decay. Where nothing was measured a stated default stands in, and the answer says
+alive (counted once: an ended VM has its observation instead), other zones of the region as far as
+they are alike, decay. Where nothing was measured a stated default stands in, and the answer says
 so. All durations are seconds. Three queries whatever the number of pools.
 """
 
@@ -28,9 +28,11 @@ from spothop.policy.estimators import (
     kaplan_meier,
     median_life_s,
     notice_share,
-    preemption_rate,
+    zone_rate,
 )
+from spothop.policy.estimators import evidence as evidence_of
 from spothop.policy.hazard import Hazard, fit_by_age, weighed
+from spothop.policy.pooling import Evidence
 from spothop.wire import Pool
 from spothop_master.store.observations import Priors, prior_mttp_s
 from spothop_master.store.zone_observations import (
@@ -58,6 +60,10 @@ class PoolFigures:
     """Of this zone, ended ones and those alive."""
     neighbours: Sequence[Sequence[Life]]
     """Of each of the region's other zones."""
+    evidence: Evidence
+    """What the lives of this zone tell of its rate."""
+    neighbours_evidence: Sequence[Evidence]
+    """Of each of the other zones."""
     lives: int
     """Preemptions ever seen in this zone."""
     region_lives: int
@@ -76,11 +82,11 @@ class PoolFigures:
 
     @cached_property
     def rate(self) -> RatePosterior:
-        return preemption_rate(
-            self.own,
-            neighbours=self.neighbours,
+        return zone_rate(
+            self.evidence,
+            self.neighbours_evidence,
             prior=RatePrior(exposure_s=self.prior_mttp_s),
-            half_life_s=self.half_life_s,
+            lives=sum(life.preempted for life in self.own),
         )
 
     @cached_property
@@ -137,10 +143,24 @@ def of_pools(
     read_sums(session, regions, read)
     read_lives(session, regions, read, priors.mttp_half_life_s, now)
     read_alive(session, regions, read, now)
-    return {pool: _figures(pool, read[region_of(pool)], priors) for pool in wanted}
+    told = {region: _evidence(read[region], priors.mttp_half_life_s) for region in regions}
+    return {
+        pool: _figures(pool, read[region_of(pool)], told[region_of(pool)], priors)
+        for pool in wanted
+    }
 
 
-def _figures(pool: Pool, zones: Mapping[str, ZoneObservations], priors: Priors) -> PoolFigures:
+def _evidence(zones: Mapping[str, ZoneObservations], half_life_s: float) -> dict[str, Evidence]:
+    """Of each zone of one region: once, whatever the number of pools that ask."""
+    return {name: evidence_of(zone.lives, half_life_s=half_life_s) for name, zone in zones.items()}
+
+
+def _figures(
+    pool: Pool,
+    zones: Mapping[str, ZoneObservations],
+    evidence: Mapping[str, Evidence],
+    priors: Priors,
+) -> PoolFigures:
     own, whole = zones.get(pool.zone, ZoneObservations()), ZoneObservations()
     for zone in zones.values():
         whole.add(zone)
@@ -153,6 +173,8 @@ def _figures(pool: Pool, zones: Mapping[str, ZoneObservations], priors: Priors) 
         default_restart_s=priors.prior_restart_s,
         own=own.lives,
         neighbours=[zone.lives for name, zone in zones.items() if name != pool.zone],
+        evidence=evidence.get(pool.zone, Evidence()),
+        neighbours_evidence=[told for name, told in evidence.items() if name != pool.zone],
         lives=own.count["life", False],
         region_lives=whole.count["life", False],
         censored=own.count["life", True],
