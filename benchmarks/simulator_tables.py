@@ -1,7 +1,7 @@
 """The tables of docs/checkpointing.md: the thesis's rows, and `notice-aware` against all others.
 
 1. Tables 6.2 and 6.3 beside the published figures, replacement at the notice and at the kill.
-2. What features that spothop does not have yet would bring, one on top of the other.
+2. What a second emergency save brings, and features that spothop does not have yet would.
 3. Overhead over the share of notices kept (0 to 100 %), for each law of lives.
 4. With --traces FOLDER (the formats of spothop.simulator.traces; the data stays outside the
    repository): the same for measured lives, and every window of zones.
@@ -34,11 +34,11 @@ WITH_EMERGENCY = (33, 51, 100, 226, 500)
 """And as our product runs `static`: with a try at each notice."""
 OURS = "notice-aware"
 AHEAD: dict[str, dict[str, dict[str, Any]]] = {
-    "today": {},
+    "one save at the notice": {},
+    "another one late (today)": {"emergency": dict.fromkeys(PRESETS, "early+late")},
     "streamed saves": {"stream": dict.fromkeys(PRESETS, True)},
     "saves in mid-step": {"mid_step": dict.fromkeys(PRESETS, True)},
     "asynchronous saves": {"stall_s": {"thesis-117m": 0.25, "thesis-1.3b": 1.6}},
-    "a second image late": {"emergency": dict.fromkeys(PRESETS, "early+late")},
     "boot beside the allocation": {"boot_overlaps": dict.fromkeys(PRESETS, True)},
     "image baked, quick load": {
         "boot_s": dict.fromkeys(PRESETS, 30),

@@ -165,6 +165,7 @@ def inputs(**changes: Any) -> Inputs:
         "allocation_s": 13.5,
         "preparation_s": 16,
         "notices_kept": 1.0,
+        "emergency": "once",
         "grace_s": 30,
         "lives": {"kind": "replay", "lives_s": [1_000]},
         "periodic_every": 100,

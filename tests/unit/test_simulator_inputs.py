@@ -151,6 +151,8 @@ def test_preparation_is_boot_and_load_or_both_together() -> None:
     assert make({**BASE, "boot_overlaps": True, "boot_s": 30}).restart_s == 133.5 + 20
 
 
-def test_one_notice_of_twenty_does_not_come_unless_a_preset_says_so() -> None:
-    assert make(BASE).notices_kept == 1
-    assert make({k: v for k, v in BASE.items() if k != "notices_kept"}).notices_kept == 0.95
+def test_a_preset_assumes_what_the_thesis_does_and_a_file_what_spothop_does() -> None:
+    thesis = make(BASE)
+    assert (thesis.notices_kept, thesis.emergency) == (1, "once")
+    own = make({k: v for k, v in BASE.items() if k not in ("notices_kept", "emergency")})
+    assert (own.notices_kept, own.emergency) == (0.95, "early+late")

@@ -308,7 +308,7 @@ def test_the_command_knows_what_later_features_would_bring() -> None:
         done = runner.invoke(app, [*base, *options])
         assert done.exit_code == 0, done.output
         overheads.append(json.loads(done.stdout)[0]["overhead"])
-        names = "boot_overlaps, stream, emergency early+late" if options else ""
+        names = "boot_overlaps, stream" if options else ""
         assert (
             f"cannot do this yet, the figures say what it would bring: {names}" in done.stderr
         ) is (bool(options))

@@ -54,7 +54,7 @@ def simulate(
         bool | None, typer.Option("--stream", help="upload saves while they are written")
     ] = None,
     emergency: Annotated[
-        str | None, typer.Option(help="saves after a notice: once | early+late")
+        str | None, typer.Option(help="saves after a notice: once | early+late (as spothop does)")
     ] = None,
     margin: Annotated[float | None, typer.Option(help="seconds kept free before the kill")] = None,
     trials: Annotated[

@@ -234,9 +234,9 @@ class Inputs(Strict):
     """Saves are uploaded while they are written: max(delta, beta) instead of their sum."""
     margin_s: Annotated[float, BeforeValidator(_number)] = Field(default=0, ge=0, le=LATENCY_MAX_S)
     """Kept free before the kill, where it is decided whether and when an emergency save fits."""
-    emergency: Literal["once", "early+late"] = "once"
-    """After a notice: one save at once; or that one, training on, and another as late as it fits.
-    Neither slows the other's upload."""
+    emergency: Literal["once", "early+late"] = "early+late"
+    """After a notice: one save at once, as the thesis does; or that one, training on, and another
+    as late as it fits. Neither slows the other's upload."""
     detection_s: Seconds = Bounds(0, 0)
     """From a kill without notice to the request for the next VM."""
     mid_step: bool = False

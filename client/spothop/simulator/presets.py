@@ -9,6 +9,7 @@ _COMMON: dict[str, Any] = {
     "mttp_s": 10_800,
     "grace_s": 30,
     "notices_kept": 1.0,  # as the thesis assumes
+    "emergency": "once",  # as the thesis does
     "vm": "Standard_NC12s_v3",
 }
 

@@ -69,7 +69,6 @@ def _ahead(inputs: Inputs) -> Iterator[str]:
         "boot_overlaps": inputs.boot_overlaps,
         "stream": inputs.stream,
         "mid_step": inputs.mid_step,
-        "emergency early+late": inputs.emergency != "once",
     }
     names = [name for name, given in told.items() if given]
     if names:
