@@ -15,6 +15,7 @@ import spothop
 from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport
 from spothop_agent.backups import Backups
 from spothop_agent.context import Context
+from spothop_agent.hang import Hang
 from spothop_agent.logs import LogShipper
 from spothop_agent.notice_states import SAVED
 from spothop_agent.prepare import Preparation, PreparationFailed
@@ -28,6 +29,8 @@ from spothop_agent.trainer import Trainer
 
 POLL_S = 0.1
 """How often the exit is looked for."""
+HANG_PATIENCE_S = 2.0
+"""From the stop to SIGTERM for a process that hangs: it will hardly hear the stop."""
 TICK_S = 0.25
 """How often the outbox is looked at without a message about it, and insurance is considered."""
 
@@ -54,6 +57,11 @@ class Attempt:
             params=assignment.policy, attempt=assignment.attempt, started=context.now()
         )
         self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
+        self._hang = Hang(
+            after_s=assignment.hang_after_s,
+            heard_at=context.now(),
+            stepped=bool(state.training),  # an agent that is started again hears of no first step
+        )
         self._trainer: Trainer | None = None
         self._backups: Backups | None = None
         self._stopping = Stopping(context, process, self._saves)
@@ -204,7 +212,12 @@ class Attempt:
             on_fenced=lambda: self.stop("a newer attempt has taken over", save=False),
         )
         trainer = Trainer(
-            self._context, self._saves, backups.look, backups.resume.ask, backups.restarted
+            self._context,
+            self._saves,
+            backups.look,
+            backups.resume.ask,
+            backups.restarted,
+            self._hang,
         )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
@@ -231,6 +244,7 @@ class Attempt:
                 self._context.state_file.set(phase=Phase.EXITED)
                 return
             self._saves.saved_at = self._context.now()  # insurance is armed at the start
+            self._hang.restarted(self._context.now())
         if self._context.state.stop is not None:
             self.stop(self._context.state.stop, save=self._context.state.stop_save)
         while (ended := self._process.exit()) is None:  # noqa: ASYNC110  another process's file
@@ -273,4 +287,15 @@ class Attempt:
             ask = ask or self._late_save(self._backups)
             if ask is not None and self._trainer.known and not self._stopping.ended.is_set():
                 self._trainer.ask(ask)
+            self._look_for_a_hang()
             await asyncio.sleep(TICK_S)
+
+    def _look_for_a_hang(self) -> None:
+        """Not while it is being ended, and not after a notice: its replacement is on the way."""
+        state, reason = self._context.state, self._hang.judge(self._context.now())
+        if reason is None or state.phase is not Phase.STARTED or self._stopping.ended.is_set():
+            return
+        if state.stop is None and state.notice is None:
+            self._context.state_file.set(hung=True)
+            self._context.tell_user(f"the script hangs: {reason}", level="error")
+            self.stop(reason, save=False, patience_s=HANG_PATIENCE_S)

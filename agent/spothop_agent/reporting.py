@@ -97,6 +97,7 @@ class Reporting:
             signal=ended.signal,
             done=self._context.paths.done.exists(),
             stopped=stopped,
+            hang=state.hung,
             out_of_memory=ended.killed and not stopped and grown,
             step=step,
             uncommitted=state.given_up,

@@ -117,6 +117,8 @@ class State(BaseModel):
     stop: str | None = None
     """Why the process is being ended by us."""
     stop_save: bool = False
+    hung: bool = False
+    """It is being ended because it hangs."""
     fenced_by: int | None = None
     fence_n: int | None = None
     restored_n: int | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from spothop.wire import MetricsReport, PhaseReport, SaveRequestedReport, StepsReport
 from spothop_agent.context import Context
+from spothop_agent.hang import Hang
 from spothop_agent.pipes import Pipes
 from spothop_agent.saves import Ask, Saves
 from spothop_agent.sendable import fault_of
@@ -21,7 +22,8 @@ _log = logging.getLogger(__name__)
 class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
     question of a process that wants the newest save in its place and whether another one trains,
-    `on_restart` when the script was started again inside the attempt, with the moment."""
+    `on_restart` when the script was started again inside the attempt, with the moment. `hang`
+    is told of every sign of life."""
 
     def __init__(
         self,
@@ -30,12 +32,14 @@ class Trainer:
         on_backup: Callable[[], object],
         on_resume: Callable[[str, bool], object],
         on_restart: Callable[[float], object] = lambda at: None,
+        hang: Hang | None = None,
     ) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
         self._on_resume = on_resume
         self._on_restart = on_restart
+        self._hang = hang or Hang(after_s=0, heard_at=context.now())
         self._processes = dict(context.state.processes)
         self._training = list(context.state.training)
         self._stepped = False
@@ -77,6 +81,7 @@ class Trainer:
                 self._begin_anew(int(message["pid"]), float(message.get("at", 0.0)))
             self._meet(int(message["pid"]), int(message["rank"]), str(message["t"]))
             handler(message)
+            self._hang.heard(self._context.now(), str(message["t"]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             _log.warning("message of the training process: %r in %.200r", error, message)
 
@@ -100,6 +105,7 @@ class Trainer:
         self.refresh()
         if trained and not self._training:
             self._saves.restarted()
+            self._hang.restarted(self._context.now())
             self._on_restart(at)
 
     def refresh(self) -> None:

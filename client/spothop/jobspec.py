@@ -60,6 +60,11 @@ def _duration(value: object) -> timedelta:
         raise _refuse(error.fact, error.hint) from None
 
 
+def _hang_after(value: object) -> object:
+    """A duration, or `off`, which YAML reads as false."""
+    return "off" if value is False or value == "off" else _duration(value)
+
+
 def _size(value: object) -> int:
     """Bytes, from text such as 100MB; an int is taken as it is: the wire has bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -245,6 +250,19 @@ Script = Annotated[Text, AfterValidator(_script)]
 StorageUrl = Annotated[Text, AfterValidator(_url), AfterValidator(_no_secret_in)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_text)]
+HangAfter = Annotated[
+    timedelta | Literal["off"],
+    BeforeValidator(_hang_after),
+    PlainSerializer(lambda v: v if v == "off" else format_duration(v), return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "off"},
+                {"type": "string", "pattern": f"^{PATTERN.pattern}$", "minLength": 2},
+            ]
+        }
+    ),
+]
 DataFolder = Annotated[Text, AfterValidator(inside)]
 
 # --- the model ----------------------------------------------------------------------------------
@@ -427,10 +445,11 @@ class ResourcesSpec(Section):
 
 
 class RetriesSpec(Section):
-    """Failures in a row that are retried; a new checkpoint resets the count."""
+    """Failures in a row that are retried, by kind; a new checkpoint resets the counts."""
 
     user: int = Field(3, ge=0, strict=True, description="the script failed")
     infrastructure: int = Field(10, ge=0, strict=True, description="a VM or service failed")
+    hang: int = Field(3, ge=0, strict=True, description="the script hung; see hang_after")
 
 
 class LogsSpec(Section):
@@ -468,6 +487,12 @@ class JobSpec(Section):
     resources: ResourcesSpec = ResourcesSpec()
     nodes: Literal[1] = Field(1, description="VMs of the job; only 1 works yet")
     retries: RetriesSpec = RetriesSpec()
+    hang_after: HangAfter | None = Field(
+        None,
+        description="silence of the script (no step, save or metric) after which it is started "
+        "again, or off; default: 10m and 20 times the longest one, from the first step on",
+        examples=["30m"],
+    )
     logs: LogsSpec = LogsSpec()
     max_duration: Duration | None = Field(
         None, description="from the submit on; the job fails after it", examples=["2h"]
@@ -496,7 +521,7 @@ SECTIONS: Mapping[str, type[Section]] = {
 }
 
 NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "": ("python", "image", "secrets", "hang_after", "alarms", "deadline", "budget"),
+    "": ("python", "image", "secrets", "alarms", "deadline", "budget"),
     "resources": ("disk",),
 }
 """Known keys, by section, whose feature does not work yet."""

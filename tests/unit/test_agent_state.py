@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.agent_vm import assignment
+from spothop.wire import ExitedReport
 from spothop_agent.state import NoticeSeen, Phase, State, StateFile
 
 
@@ -87,6 +88,16 @@ def test_an_agent_of_version_0_1_0_can_read_its_assignment(path: Path) -> None:
     }
     work = assignment(path.parent / "storage")
     assert work.model_dump(mode="json").keys() == known
-    asked = work.model_copy(update={"log_max": 1_000_000})
+    asked = work.model_copy(update={"log_max": 1_000_000, "hang_after_s": 0.0})
     assert type(work).model_validate_json(asked.model_dump_json()) == asked
     assert type(work).model_validate_json(work.model_dump_json()) == work
+
+
+def test_a_master_of_version_0_1_0_can_read_how_a_process_ended() -> None:
+    known = {
+        *("kind", "code", "signal", "done", "stopped", "out_of_memory", "step", "uncommitted"),
+        *("outputs_lost", "message"),
+    }
+    assert ExitedReport(code=0).model_dump(mode="json").keys() == known
+    hung = ExitedReport(signal=9, stopped=True, hang=True)
+    assert ExitedReport.model_validate_json(hung.model_dump_json()) == hung

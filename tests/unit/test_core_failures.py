@@ -34,6 +34,9 @@ from support.core_facts import ago, attempt, ended, seen
             "why it ended (11 infrastructure failures in a row, 10 are retried)",
         ),
         (EndReason.INFRASTRUCTURE, {"user_failures": 99}, None),
+        (EndReason.HANG, {"hangs": 3, "user_failures": 99}, None),
+        (EndReason.HANG, {"hangs": 4}, "why it ended (4 hangs in a row, 3 are retried)"),
+        (EndReason.USER_FAILURE, {"hangs": 99}, None),
         (EndReason.PREEMPTED, {"user_failures": 99, "infrastructure_failures": 99}, None),
     ],
 )

@@ -90,6 +90,19 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [(False, "off"), ("off", "off"), ("30m", timedelta(minutes=30)), (None, None)],
+)
+def test_hang_after_is_a_duration_or_off(written: object, read: object) -> None:
+    """YAML reads a plain `off` as false."""
+    spec = jobfile.parse(minimal(hang_after=written))
+    assert spec.hang_after == read
+    assert jobfile.parse(spec.as_mapping()) == spec
+    refused = problems(minimal(hang_after="never"))
+    assert refused["hang_after"].fact == "is not a duration"
+
+
+@pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, keys in NOT_YET.items() for key in keys]
 )
 def test_keys_of_features_to_come_are_refused_as_such(section: str, key: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from pydantic import Field
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
-
-from spothop.wire.common import StorageSpec, Strict
+from spothop.wire.common import Extended, StorageSpec, Strict
 
 
-class PolicyParams(Strict):
+class PolicyParams(Extended):
     """What the agent's own decisions need, from the pool and the job."""
+
+    NEWER = ("release_before_s",)
 
     policy: str = "thesis"
     grace_s: float
@@ -28,10 +27,6 @@ class PolicyParams(Strict):
     """After a notice: so long before the deadline the cloud may be told, where it takes such a
     word, that it may take the VM."""
 
-    @model_serializer(mode="wrap")
-    def _for_older_agents(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_silent(self, handler(self), ("release_before_s",))
-
 
 class InitFrom(Strict):
     """An input checkpoint: the newest one of another job, or plain files at a URL."""
@@ -40,12 +35,11 @@ class InitFrom(Strict):
     job: str | None = None
 
 
-class Assignment(Strict):
-    """One attempt of one job, for one VM.
+class Assignment(Extended):
+    """One attempt of one job, for one VM; which may have been started before its master was
+    replaced, with an older agent."""
 
-    An agent of version 0.1.0, on a VM that was started before its master was replaced, refuses keys
-    that it does not know. So what is newer is left out where it says nothing.
-    """
+    NEWER = ("log_max", "hang_after_s")
 
     job: str
     name: str
@@ -64,19 +58,10 @@ class Assignment(Strict):
     """Periodic checkpoints that stay."""
     log_max: int = Field(100_000_000, ge=1)
     """Bytes of the attempt's log that stay on the VM's disk, the newest."""
+    hang_after_s: float | None = Field(None, ge=0)
+    """Silence of the process that is a hang; None: from what was measured; 0: never."""
     fence_now: bool = False
     """No earlier attempt can still commit: fence without waiting for the directive."""
     resumes: bool = False
     """An earlier attempt wrote its fence: a storage without its folder is not mounted, not new."""
     policy: PolicyParams
-
-    @model_serializer(mode="wrap")
-    def _for_older_agents(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_silent(self, handler(self), ("log_max",))
-
-
-def _without_silent(model: Strict, found: dict[str, Any], newer: Sequence[str]) -> dict[str, Any]:
-    """Without what is newer than version 0.1.0 and says nothing."""
-    fields = type(model).model_fields
-    silent = {name for name in newer if found.get(name) == fields[name].default}
-    return {name: value for name, value in found.items() if name not in silent}

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from spothop import storageoptions
 
@@ -33,6 +39,20 @@ class Dialect(str, Enum):
 class Strict(BaseModel):
     # no input in errors: it may hold the secrets of a storage
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Extended(Strict):
+    """Peers refuse keys that they do not know. So what is newer than version 0.1.0 (`NEWER`) is
+    left out where it says nothing: then an older peer reads the rest."""
+
+    NEWER: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _for_older_peers(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        silent = {name for name in self.NEWER if found.get(name) == fields[name].default}
+        return {name: value for name, value in found.items() if name not in silent}
 
 
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -89,4 +89,4 @@ VM_LEAVING = frozenset({VmState.TERMINATING, VmState.TERMINATED})
 """Over, or on its way out: nobody waits for such a VM any more."""
 
 USER_FAILURES = frozenset({EndReason.USER_FAILURE, EndReason.OUT_OF_MEMORY, EndReason.HANG})
-"""Ends that count against `retries.user`."""
+"""Ends of the process that its VM has no part in: the next attempt may have the same one."""

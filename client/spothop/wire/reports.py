@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from spothop.wire.common import SaveKind, Strict
+from spothop.wire.common import Extended, SaveKind, Strict
 
 
 class PhaseReport(Strict):
@@ -109,8 +109,10 @@ class AcknowledgedReport(Strict):
     event: str
 
 
-class ExitedReport(Strict):
+class ExitedReport(Extended):
     """The training process is over and every accepted backup is committed or given up."""
+
+    NEWER = ("hang",)
 
     kind: Literal["exited"] = "exited"
     code: int | None = None
@@ -120,6 +122,8 @@ class ExitedReport(Strict):
     stopped: bool = False
     """The agent ended it, because the master or an emergency save asked for that."""
     out_of_memory: bool = False
+    hang: bool = False
+    """The agent ended it because it gave no sign of life."""
     step: int | None = None
     uncommitted: int = 0
     """Accepted backups that could not be committed."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from spothop.jobspec import JobSpec
 from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
 from spothop_master.store.jobs import spec_of
@@ -36,10 +37,17 @@ def build(
         init_from=_init_from(session, spec.checkpoint.init_from, storage.spec()),
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
+        hang_after_s=_hang_after_s(spec),
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, priors, now=now),
     )
+
+
+def _hang_after_s(spec: JobSpec) -> float | None:
+    if spec.hang_after is None:
+        return None
+    return 0.0 if spec.hang_after == "off" else spec.hang_after.total_seconds()
 
 
 def _has_chain(session: Session, job: Job) -> bool:

@@ -58,6 +58,7 @@ class Requirements:
     max_price: float | None = None
     user_retries: int = 3
     infrastructure_retries: int = 10
+    hang_retries: int = 3
     max_duration_s: float | None = None
     nodes: int = 1
     """VMs of one attempt."""
@@ -71,6 +72,8 @@ class JobFacts:
     submitted_at: datetime
     user_failures: int = 0
     infrastructure_failures: int = 0
+    hangs: int = 0
+    """In a row, since the newest checkpoint."""
     was_prepared: bool = False
     """Code, `setup:` and `data:` of some attempt were put in place."""
     refusals: int = 0

@@ -14,7 +14,7 @@ Rules 1 and 2 concern failures of the user only: a VM or a storage that is away 
 
 from __future__ import annotations
 
-from spothop.wire import USER_FAILURES, EndReason, JobState
+from spothop.wire import EndReason, JobState
 from spothop_master.core import replace
 from spothop_master.core.actions import Action
 from spothop_master.core.facts import AttemptFacts, Snapshot
@@ -49,11 +49,15 @@ def final(snapshot: Snapshot, newest: AttemptFacts) -> str | None:
 def _spent(snapshot: Snapshot, reason: EndReason) -> str | None:
     """Failures in a row, against what the job allows."""
     job = snapshot.job
-    if reason in USER_FAILURES:
-        count, budget, whose = job.user_failures, job.requirements.user_retries, "user"
+    if reason is EndReason.HANG:
+        count, budget, what = job.hangs, job.requirements.hang_retries, "hangs"
+    elif reason in SELF_MADE:
+        count, budget, what = job.user_failures, job.requirements.user_retries, "user failures"
     elif reason is EndReason.INFRASTRUCTURE:
-        count = job.infrastructure_failures
-        budget, whose = job.requirements.infrastructure_retries, "infrastructure"
+        count, budget = job.infrastructure_failures, job.requirements.infrastructure_retries
+        what = "infrastructure failures"
     else:
         return None
-    return f"{count} {whose} failures in a row, {budget} are retried" if count > budget else None
+    if count <= budget:
+        return None
+    return f"{count} {what} in a row, {budget} are retried"

@@ -59,7 +59,7 @@ def replacement(snapshot: Snapshot) -> list[Action]:
     if newest.alive:
         return _launch(snapshot, number, nodes, f"attempt {newest.number} has a notice")
     if newest.reason in _COUNTED:
-        failures = max(1, job.user_failures, job.infrastructure_failures)
+        failures = max(1, job.user_failures, job.infrastructure_failures, job.hangs)
         if wait := _wait(snapshot, newest, failures):
             return wait
         if _waiting(snapshot):

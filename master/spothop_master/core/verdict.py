@@ -38,6 +38,8 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
             text=f"killed by the system: out of memory ({_how(report, told=False)}); "
             "use a smaller batch or a VM with more memory",
         )
+    if report.hang and not noticed:
+        return Verdict(reason=EndReason.HANG, text=report.message or how)
     if noticed and (report.stopped or report.code == 0 or _signalled(report)):
         return Verdict(reason=EndReason.PREEMPTED, text=f"{how} after a preemption notice")
     if report.code == 0 and not report.stopped:

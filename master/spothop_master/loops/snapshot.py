@@ -32,6 +32,7 @@ from spothop_master.core.facts import (
     VmFacts,
 )
 from spothop_master.core.placement import FINAL
+from spothop_master.store.attempts import hangs as count_hangs
 from spothop_master.store.jobs import requirements_of, spec_of
 from spothop_master.store.observations import saved_since_notice, saved_since_stop
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
@@ -74,7 +75,7 @@ def snapshot_of(
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
     return Snapshot(
-        job=_job(session, job),
+        job=_job(session, job, attempts),
         attempts=tuple(_attempt(session, attempt, now) for attempt in attempts),
         before=_before(session, attempts, now),
         vms=tuple(_vm(row, observed, now) for row in rows),
@@ -121,7 +122,8 @@ def _vms(
     return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
 
 
-def _job(session: Session, row: Job) -> JobFacts:
+def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
+    hung = bool(attempts) and attempts[-1].reason == EndReason.HANG.value
     prepared = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
     prepared = prepared.where(Place.prepared_at.is_not(None)).limit(1)
     return JobFacts(
@@ -131,6 +133,7 @@ def _job(session: Session, row: Job) -> JobFacts:
         submitted_at=row.submitted_at,
         user_failures=row.user_failures,
         infrastructure_failures=row.infrastructure_failures,
+        hangs=count_hangs(session, row.id) if hung else 0,
         was_prepared=session.scalar(prepared) is not None,
         refusals=row.refusals,
         not_before=row.not_before,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from spothop.wire import USER_FAILURES, VM_LEAVING, AttemptState, EndReason
 from spothop_master.core.states import VMS, AttemptEvent, VmEvent
 from spothop_master.store import observations, transitions
-from spothop_master.store.schema import Attempt, Job, Place, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
 
 _RUNNABLE = {state.value for state in VMS.sources(VmEvent.RUN)}
 
@@ -88,7 +88,7 @@ def end(
         ended_at=now,
         fenced_in=False,
     )
-    if why in USER_FAILURES:
+    if why in USER_FAILURES and why is not EndReason.HANG:  # of those the attempts are counted
         job.user_failures += 1
     elif why is EndReason.INFRASTRUCTURE:
         job.infrastructure_failures += 1
@@ -96,6 +96,16 @@ def end(
         each.living = False
     _observe_end(session, attempt, why, now)
     transitions.follow(session, job, now=now, text=detail)
+
+
+def hangs(session: Session, job_id: str) -> int:
+    """Attempts that hung, in a row: since the newest checkpoint."""
+    committed = select(func.max(Checkpoint.committed_at)).where(Checkpoint.job_id == job_id)
+    since = session.scalar(committed)
+    hung = select(func.count()).where(
+        Attempt.job_id == job_id, Attempt.reason == EndReason.HANG.value
+    )
+    return session.scalar(hung if since is None else hung.where(Attempt.ended_at >= since)) or 0
 
 
 def _observe_end(session: Session, attempt: Attempt, why: EndReason, now: datetime) -> None:

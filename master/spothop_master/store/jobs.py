@@ -126,6 +126,7 @@ def requirements_of(spec: JobSpec) -> Requirements:
         max_price=asked.max_price,
         user_retries=spec.retries.user,
         infrastructure_retries=spec.retries.infrastructure,
+        hang_retries=spec.retries.hang,
         max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
         nodes=spec.nodes,
     )
