@@ -15,7 +15,6 @@ import spothop
 from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport
 from spothop_agent.backups import Backups
 from spothop_agent.context import Context
-from spothop_agent.hang import Hang
 from spothop_agent.logs import LogShipper
 from spothop_agent.notice_states import SAVED
 from spothop_agent.prepare import Preparation, PreparationFailed
@@ -26,6 +25,7 @@ from spothop_agent.state import Phase
 from spothop_agent.stopping import Stopping
 from spothop_agent.tasks import cancel_all, first_end
 from spothop_agent.trainer import Trainer
+from spothop_agent.watching import Watch
 
 POLL_S = 0.1
 """How often the exit is looked for."""
@@ -57,11 +57,7 @@ class Attempt:
             params=assignment.policy, attempt=assignment.attempt, started=context.now()
         )
         self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
-        self._hang = Hang(
-            after_s=assignment.hang_after_s,
-            heard_at=context.now(),
-            stepped=bool(state.training),  # an agent that is started again hears of no first step
-        )
+        self._watch = Watch(context, self._saves, self._end_of_hang)
         self._trainer: Trainer | None = None
         self._backups: Backups | None = None
         self._stopping = Stopping(context, process, self._saves)
@@ -216,8 +212,8 @@ class Attempt:
             self._saves,
             backups.look,
             backups.resume.ask,
-            backups.restarted,
-            self._hang,
+            self._restarted,
+            self._watch.heard,
         )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
@@ -244,7 +240,7 @@ class Attempt:
                 self._context.state_file.set(phase=Phase.EXITED)
                 return
             self._saves.saved_at = self._context.now()  # insurance is armed at the start
-            self._hang.restarted(self._context.now())
+            self._watch.restarted()
         if self._context.state.stop is not None:
             self.stop(self._context.state.stop, save=self._context.state.stop_save)
         while (ended := self._process.exit()) is None:  # noqa: ASYNC110  another process's file
@@ -287,15 +283,15 @@ class Attempt:
             ask = ask or self._late_save(self._backups)
             if ask is not None and self._trainer.known and not self._stopping.ended.is_set():
                 self._trainer.ask(ask)
-            self._look_for_a_hang()
+            if not self._stopping.ended.is_set():
+                self._watch.look(self._backups.trouble)
             await asyncio.sleep(TICK_S)
 
-    def _look_for_a_hang(self) -> None:
-        """Not while it is being ended, and not after a notice: its replacement is on the way."""
-        state, reason = self._context.state, self._hang.judge(self._context.now())
-        if reason is None or state.phase is not Phase.STARTED or self._stopping.ended.is_set():
-            return
-        if state.stop is None and state.notice is None:
-            self._context.state_file.set(hung=True)
-            self._context.tell_user(f"the script hangs: {reason}", level="error")
-            self.stop(reason, save=False, patience_s=HANG_PATIENCE_S)
+    def _restarted(self, at: float) -> None:
+        """The script was started again inside the attempt."""
+        assert self._backups is not None
+        self._watch.restarted()
+        self._backups.restarted(at)
+
+    def _end_of_hang(self, reason: str) -> None:
+        self.stop(reason, save=False, patience_s=HANG_PATIENCE_S)

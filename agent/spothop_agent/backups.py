@@ -84,6 +84,11 @@ class Backups:
         return len(self._queue.entries)
 
     @property
+    def trouble(self) -> tuple[float | None, str]:
+        """Since when no save can be stored, and what the last error says; None: all is well."""
+        return self._refusals.failing_since, self._refusals.trouble
+
+    @property
     def resume(self) -> Resume:
         """What a script that is started again goes on from."""
         return self._queue.resume
@@ -205,7 +210,7 @@ class Backups:
                 return await self._once(entry, abort)
             except StorageError as error:
                 failures += 1
-                self._refusals.trouble = str(error)
+                self._refusals.failed(error)
                 newer = any(name > entry.id for name in self._queue.entries)
                 if error.retryable and failures >= TURN_TRIES and newer:
                     raise PassedOver from error

@@ -35,18 +35,27 @@ class Refusals:
         """In a row."""
         self.trouble = ""
         """The last error, while nothing goes through."""
+        self.failing_since: float | None = None
+        """When that began."""
         self.draining_at: float | None = None
         """When the process ended."""
 
     def clear(self) -> None:
         """A save was committed."""
         self._since, self.count, self.trouble = None, 0, ""
+        self.failing_since = None
+
+    def failed(self, error: Exception) -> None:
+        """Nothing goes through: of whatever kind, and perhaps for a moment only."""
+        self.trouble = in_words(error)
+        if self.failing_since is None:
+            self.failing_since = self._context.now()
 
     def is_final(self, error: Exception, *, of: str) -> bool:
         """Whether to give up the save `of` this id now; tells the user what the store or the disk
         says, first and then from time to time. Others may be committed between."""
         now, text = self._context.now(), in_words(error)
-        self.trouble = text
+        self.failed(error)
         if not isinstance(error, (StorageError, OSError)):
             _log.error("backup %s", of, exc_info=error)
         if self._since is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from spothop.wire import Assignment, SaveKind
+from spothop.wire import Assignment, SaveKind, Unprotected
 from spothop_agent.notice_states import NOTICES, NoticeEvent, NoticeState
 from spothop_agent.outbox import Saved
 from spothop_agent.paths import write_atomic
@@ -117,6 +117,10 @@ class State(BaseModel):
     stop: str | None = None
     """Why the process is being ended by us."""
     stop_save: bool = False
+    checked: bool = False
+    """The process has called `check_save()`."""
+    unprotected: Unprotected | None = None
+    """As the master was told."""
     hung: bool = False
     """It is being ended because it hangs."""
     fenced_by: int | None = None

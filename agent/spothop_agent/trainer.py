@@ -8,7 +8,6 @@ from typing import Any
 
 from spothop.wire import MetricsReport, PhaseReport, SaveRequestedReport, StepsReport
 from spothop_agent.context import Context
-from spothop_agent.hang import Hang
 from spothop_agent.pipes import Pipes
 from spothop_agent.saves import Ask, Saves
 from spothop_agent.sendable import fault_of
@@ -22,8 +21,8 @@ _log = logging.getLogger(__name__)
 class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
     question of a process that wants the newest save in its place and whether another one trains,
-    `on_restart` when the script was started again inside the attempt, with the moment. `hang`
-    is told of every sign of life."""
+    `on_restart` when the script was started again inside the attempt, with the moment. `on_sign`
+    with the kind of each message, when it is dealt with."""
 
     def __init__(
         self,
@@ -32,14 +31,14 @@ class Trainer:
         on_backup: Callable[[], object],
         on_resume: Callable[[str, bool], object],
         on_restart: Callable[[float], object] = lambda at: None,
-        hang: Hang | None = None,
+        on_sign: Callable[[str], object] = lambda kind: None,
     ) -> None:
         self._context = context
         self._saves = saves
         self._on_backup = on_backup
         self._on_resume = on_resume
         self._on_restart = on_restart
-        self._hang = hang or Hang(after_s=0, heard_at=context.now())
+        self._on_sign = on_sign
         self._processes = dict(context.state.processes)
         self._training = list(context.state.training)
         self._stepped = False
@@ -81,7 +80,7 @@ class Trainer:
                 self._begin_anew(int(message["pid"]), float(message.get("at", 0.0)))
             self._meet(int(message["pid"]), int(message["rank"]), str(message["t"]))
             handler(message)
-            self._hang.heard(self._context.now(), str(message["t"]))
+            self._on_sign(str(message["t"]))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             _log.warning("message of the training process: %r in %.200r", error, message)
 
@@ -105,7 +104,6 @@ class Trainer:
         self.refresh()
         if trained and not self._training:
             self._saves.restarted()
-            self._hang.restarted(self._context.now())
             self._on_restart(at)
 
     def refresh(self) -> None:

@@ -61,6 +61,11 @@ def shown_state(of: JobView | AttemptView) -> str:
     return "starting" if of.starting else of.state.value
 
 
+def state_text(job: JobView) -> str:
+    """The state, and beside it that nothing protects the work."""
+    return shown_state(job) + (", unprotected" if job.unprotected else "")
+
+
 _SIGNALS = {
     1: "SIGHUP",
     2: "SIGINT",

@@ -408,6 +408,11 @@ class CheckpointSpec(Section):
         description="after a notice, once all is saved: so long before the deadline the cloud is"
         " told that it may take the VM (Azure); `1h`: as soon as all is saved",
     )
+    unprotected_after: Duration = Field(
+        timedelta(minutes=5),
+        description="how long the script may train without what protects it before jobs shows that",
+        examples=["10m"],
+    )
 
     @field_validator("static_every")
     @classmethod

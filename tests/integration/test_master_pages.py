@@ -14,7 +14,7 @@ from fakes import sample_rows
 from fakes.http_master import HttpMaster
 from spothop.wire import Pool
 from spothop_master.security import Role
-from spothop_master.store.schema import Place
+from spothop_master.store.schema import Attempt, Place
 from spothop_master.web import session as web_session
 
 SCRIPT_TAG = re.compile(r"<script[^>]*>")
@@ -182,3 +182,21 @@ def test_a_pool_is_spelled_as_everywhere(tmp_path: Path) -> None:
         assert pool.count("/") == 3
         for path in ("/", "/vms", "/pools", f"/jobs/{job}"):
             assert pool in page(master, path).replace("<wbr>", ""), path
+
+
+def test_a_job_that_nothing_protects_says_what_to_add_to_its_script(master: HttpMaster) -> None:
+    paths = ("/", f"/jobs/{sample_rows.GPT}")
+    assert not any("nprotected" in page(master, path) for path in paths)
+    with master.services.db.begin() as session:
+        newest = select(Attempt).where(Attempt.job_id == sample_rows.GPT, Attempt.number == 3)
+        session.scalars(newest).one().places[0].unprotected = {
+            "cause": "no_check",
+            "reason": "it has never called check_save()",
+            "since": sample_rows.NOW.isoformat(),
+        }
+    for path in paths:
+        assert '<span class="badge s-unprotected">unprotected' in page(master, path)
+        assert "it has never called check_save()" in page(master, path)
+    assert "if sp.check_save():  # after each step\n    save(&#34;ckpt.pt&#34;)" in page(
+        master, paths[1]
+    )

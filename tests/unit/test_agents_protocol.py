@@ -24,17 +24,20 @@ from spothop.wire import (
     FencedReport,
     InsuranceDirective,
     JobState,
+    JobView,
     MessageReport,
     MetricsReport,
     NoticeReport,
     PhaseReport,
     PreparationFailedReport,
     PreparedReport,
+    ProtectionReport,
     RestoredReport,
     SaveKind,
     SaveRequestedReport,
     StartedReport,
     StepsReport,
+    Unprotected,
     VmState,
     Wanted,
 )
@@ -369,3 +372,42 @@ def test_any_reports_in_any_order_are_taken(
         for vm in harness.vms():
             VmState(vm.state)
     harness.db.close()
+
+
+def test_a_job_that_nothing_protects_says_so_and_no_more_when_it_is_mended(
+    harness: MasterHarness,
+) -> None:
+    agent = harness.training()
+    assert view(harness).unprotected is None
+    reason = "the script has trained for 5 min and more without calling check_save()"
+    agent.report(ProtectionReport(cause=Unprotected.NO_CHECK, reason=reason))
+    found = view(harness).unprotected
+    assert found is not None
+    assert (found.cause, found.reason) == (Unprotected.NO_CHECK, reason)
+    assert found.add[0].startswith("if sp.check_save():")
+    (event,) = harness.events("unprotected")
+    assert reason in event.text
+    assert all(line in event.text for line in found.add)
+    agent.report(ProtectionReport())
+    assert view(harness).unprotected is None
+    assert [event.text for event in harness.events("protected")] == [
+        "no longer unprotected: the script calls check_save() now"
+    ]
+
+
+def test_what_protected_no_attempt_is_not_said_of_the_next_one(harness: MasterHarness) -> None:
+    agent = harness.training()
+    agent.report(ProtectionReport(cause=Unprotected.STORAGE, reason="denied"))
+    agent.exit(1)
+    assert view(harness).unprotected is None
+    for _ in range(4):
+        harness.tick()
+        agent.obey()
+    assert agent.attempt == 2
+    assert view(harness).unprotected is None
+
+
+def view(harness: MasterHarness) -> JobView:
+    with harness.db.read() as session:
+        jobs = [session.get_one(Job, "job-1")]
+        return job_views.views_of(session, jobs, now=harness.clock(), storage_url="file:///x")[0]

@@ -11,15 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, Cli, in_80_columns, job, reply, vm
+from fakes.cli_master import JOB, NOW, Cli, in_80_columns, job, reply, vm
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
+from spothop.protection import ADD
 from spothop.sdk.errors import ClientError
 from spothop.sdk.settings import ClientSettings
-from spothop.wire import (
-    PlaceView,
-)
+from spothop.wire import PlaceView, Unprotected, UnprotectedView
 
 
 @pytest.fixture
@@ -198,6 +197,25 @@ def test_vms_shows_the_job_and_asks_for_what_is_wanted(cli: Cli) -> None:
         f"  local/zone-a/small/spot  {JOB}",
     ]
     assert cli.master.params == {"job": "mnist-small", "state": "running", "cloud": "local"}
+
+
+@pytest.mark.parametrize("command", [["jobs"], ["show", JOB]])
+def test_a_job_that_nothing_protects_says_what_to_add(cli: Cli, command: list[str]) -> None:
+    lacks = UnprotectedView(
+        cause=Unprotected.NO_CHECK,
+        reason="the script trains, and has never called check_save()",
+        since=NOW,
+        add=[*ADD[Unprotected.NO_CHECK]],
+    )
+    shown = job().model_copy(update={"unprotected": lacks}).model_dump(mode="json")
+    cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[shown])
+    cli.master.scripted[f"GET /jobs/{JOB}"] = httpx.Response(200, json=shown)
+    assert cli(*command) == 0
+    said = " ".join(cli.out.split())
+    assert {"running,", "unprotected"} <= set(said.split())
+    assert lacks.reason in said
+    assert all(f"    {line}\n" in cli.out for line in lacks.add)
+    assert max(map(len, cli.out.splitlines())) <= 80
 
 
 def test_no_jobs_says_how_to_start_one(cli: Cli) -> None:

@@ -109,6 +109,17 @@ def test_waiting_control_messages_go_with_the_next_check(vm: Vm) -> None:
     assert [msg["t"] for msg in vm.received()] == ["backup", "trains"]
 
 
+def test_the_first_check_is_told_also_after_steps(vm: Vm) -> None:
+    """The agent knows from it that the script can be asked for saves."""
+    session = vm.session()
+    run_steps(vm, session, 3)
+    vm.received()
+    for _ in range(3):
+        vm.clock.move(0.01)
+        session.check_save()
+    assert [msg["t"] for msg in vm.received()] == ["trains"]
+
+
 def test_the_queue_is_bounded_and_closing_gives_up_after_its_tries(vm: Vm) -> None:
     session = vm.session()
     vm.fill()

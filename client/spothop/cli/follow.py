@@ -15,7 +15,7 @@ from spothop.cli import views
 from spothop.cli.joblog import JobLog
 from spothop.cli.story import Story
 from spothop.eventlog import EventFilter
-from spothop.figures import money, number, saved, shown_state
+from spothop.figures import money, number, saved, state_text
 from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
 from spothop.wire import JOB_ENDED, EventView, JobDetail, JobView
@@ -96,7 +96,7 @@ class Screen:
 
 def status_line(job: JobView) -> str:
     """The state of a job in one line."""
-    parts = [shown_state(job), f"step {number(job.step)}"]
+    parts = [state_text(job), f"step {number(job.step)}"]
     if "loss" in job.metrics:
         parts.append(f"loss {job.metrics['loss']:.4g}")
     parts.append(f"preempted {job.preemptions}x")

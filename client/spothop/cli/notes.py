@@ -1,4 +1,4 @@
-"""What a list of jobs says below its table: why a job failed."""
+"""What a list of jobs says below its table: why a job failed, and what protects none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from spothop.wire import JobState, JobView
+from spothop.wire import JobState, JobView, UnprotectedView
 
 
 def notes(jobs: Sequence[JobView]) -> Iterator[Text]:
@@ -14,3 +14,14 @@ def notes(jobs: Sequence[JobView]) -> Iterator[Text]:
     for job in jobs:
         if job.state is JobState.FAILED and job.reason:
             yield Text(f"{job.id} failed: {job.reason}", overflow="fold")
+        elif job.unprotected is not None:
+            yield Text(f"{job.id} is unprotected: {job.unprotected.reason}", overflow="fold")
+            yield from missing(job.unprotected)
+
+
+def missing(found: UnprotectedView) -> Iterator[Text]:
+    """The lines that its script lacks."""
+    if found.add:
+        yield Text("add to the script:")
+    for line in found.add:
+        yield Text(f"    {line}")

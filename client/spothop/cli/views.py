@@ -9,10 +9,19 @@ from rich.console import Console
 from rich.text import Text
 
 from spothop.cli.inject import words as injection_words
-from spothop.cli.notes import notes
+from spothop.cli.notes import missing, notes
 from spothop.cli.text import age, print_facts, print_table, print_text
 from spothop.durations import NOTHING, duration
-from spothop.figures import ON_DEMAND, exits_text, money, number, saved, shown_state, size
+from spothop.figures import (
+    ON_DEMAND,
+    exits_text,
+    money,
+    number,
+    saved,
+    shown_state,
+    size,
+    state_text,
+)
 from spothop.wire import (
     AttemptView,
     EventView,
@@ -90,7 +99,7 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
     rows = [
         (
             job.id,
-            shown_state(job),
+            state_text(job),
             number(job.step),
             place(job.pool),
             f"{job.preemptions}x",
@@ -155,6 +164,8 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
     """Everything about one job."""
     console.print(Text(job.id, style="bold"))
     print_facts(console, _fact_rows(job, now))
+    for lacking in missing(job.unprotected) if job.unprotected else ():
+        console.print(lacking)
     if job.attempts:
         console.print("\nattempts", style="bold")
         _attempts(console, job)
@@ -191,7 +202,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
     rows = [
         ("name", f"{job.name} (owner {job.owner})"),
-        ("state", shown_state(job) + (f": {job.reason}" if job.reason else "")),
+        ("state", state_text(job) + (f": {job.reason}" if job.reason else "")),
         ("step", number(job.step) + (f" ({figures})" if figures else "")),
         ("pool", place(job.pool) + (f" (VM {job.vm})" if job.vm else "")),
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),
@@ -202,6 +213,8 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("storage", job.storage.url),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]
+    if job.unprotected is not None:
+        rows.insert(2, ("unprotected", job.unprotected.reason))
     if job.wanted is Wanted.CANCELLED and job.ended_at is None:
         rows.insert(2, ("wanted", "cancelled"))
     if job.insurance is not None:

@@ -45,6 +45,7 @@ class Session:
     __slots__ = (
         "_beside_trainer",
         "_channel",
+        "_checks",
         "_clock",
         "_context",
         "_id_lock",
@@ -67,7 +68,6 @@ class Session:
         "_stop_reason",
         "_thread",
         "_times",
-        "_trains",
         "_world",
         "step",
     )
@@ -106,7 +106,7 @@ class Session:
         self._channel = Channel(rank=rank, pid=pid)
         self._times = StepTimes(now - age_s, now=now)
         self._requests = SaveRequests(Agreement(self._run_dir, pid), self._missed)
-        self._trains = False
+        self._checks = False
         self._next_report = self._next_poll = self._next_retry = self._metrics_due = now
         self._metrics = Metrics()
         self._last_id = 0
@@ -161,7 +161,6 @@ class Session:
         starting_s = self._times.enter(now, self._requests.asked_at)
         if starting_s is not None:
             self._thread = get_ident()
-            self._trains = True  # as the message says
             self._channel.send({"t": "phase", "phase": "starting", "s": round(starting_s, 6)})
 
     def exit_step(self) -> None:
@@ -202,8 +201,8 @@ class Session:
             self._say_hello()
         now = self._clock()
         if now >= self._next_poll:
-            if not self._trains:  # it only checks: that it trains is not known yet
-                self._trains = True
+            if not self._checks:  # the agent knows from it that this trains, and can be asked
+                self._checks = True
                 self._channel.send({"t": "trains"})
             self._poll(now)
         requests = self._requests

@@ -79,6 +79,15 @@ class VmReason(Word):
     ORPHAN = "orphan"
 
 
+class Unprotected(Word):
+    """What is missing where nothing protects the work of a job that trains."""
+
+    NO_CALLS = "no_calls"
+    NO_CHECK = "no_check"
+    NO_SAVE = "no_save"
+    STORAGE = "storage"
+
+
 JOB_ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 """States that a job never leaves."""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spothop.wire.common import Extended, SaveKind, Strict
+from spothop.wire.lifecycle import Unprotected
 
 
 class PhaseReport(Strict):
@@ -157,6 +158,15 @@ class MessageReport(Strict):
     text: str
 
 
+class ProtectionReport(Strict):
+    """Nothing protects the job's work any more, or (without a cause) something does again. Sent
+    when that changes; a job that is well never sends one."""
+
+    kind: Literal["protection"] = "protection"
+    cause: Unprotected | None = None
+    reason: str = ""
+
+
 AnyReport = Annotated[
     PhaseReport
     | PreparedReport
@@ -172,6 +182,7 @@ AnyReport = Annotated[
     | ExitedReport
     | PreparationFailedReport
     | FencedReport
-    | MessageReport,
+    | MessageReport
+    | ProtectionReport,
     Field(discriminator="kind"),
 ]

@@ -16,7 +16,15 @@ from spothop.wire.common import (
     StorageSpec,
     Strict,
 )
-from spothop.wire.lifecycle import AttemptState, EndReason, JobState, VmReason, VmState, Wanted
+from spothop.wire.lifecycle import (
+    AttemptState,
+    EndReason,
+    JobState,
+    Unprotected,
+    VmReason,
+    VmState,
+    Wanted,
+)
 
 
 class Problem(BaseModel):
@@ -211,6 +219,16 @@ class CheckpointView(BaseModel):
     since_notice_s: float | None = None
 
 
+class UnprotectedView(BaseModel):
+    """Why nothing protects a job's work, and what mends that."""
+
+    cause: Unprotected
+    reason: str
+    since: datetime
+    add: list[str] = Field(default_factory=list)
+    """Lines for the script."""
+
+
 class JobView(BaseModel):
     id: str
     name: str
@@ -238,6 +256,8 @@ class JobView(BaseModel):
     on spot."""
     storage: StorageSpec
     insurance: Insurance | None
+    unprotected: UnprotectedView | None = None
+    """None: something protects it, or nothing is known to the contrary."""
 
 
 class JobDetail(JobView):

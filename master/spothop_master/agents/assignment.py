@@ -38,6 +38,7 @@ def build(
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
         hang_after_s=_hang_after_s(spec),
+        unprotected_after_s=spec.checkpoint.unprotected_after.total_seconds(),
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, priors, now=now),

@@ -29,6 +29,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from spothop.protection import ADD, MENDED
 from spothop.wire import (
     AcknowledgedReport,
     AttemptState,
@@ -44,10 +45,12 @@ from spothop.wire import (
     PhaseReport,
     PreparationFailedReport,
     PreparedReport,
+    ProtectionReport,
     RestoredReport,
     SaveRequestedReport,
     StartedReport,
     StepsReport,
+    Unprotected,
 )
 from spothop_master.agents import insurance
 from spothop_master.core import gang, verdict
@@ -281,6 +284,23 @@ def _message(context: ReportContext, report: MessageReport) -> None:
     context.note("message", report.text, level=report.level)
 
 
+def _protection(context: ReportContext, report: ProtectionReport) -> None:
+    if report.cause is None:
+        before, context.place.unprotected = context.place.unprotected, None
+        if before is not None:
+            mended = MENDED[Unprotected(before["cause"])]
+            context.note("protected", f"no longer unprotected: {mended}")
+        return
+    add = list(ADD[report.cause])
+    context.place.unprotected = {
+        "cause": report.cause.value,
+        "reason": report.reason,
+        "since": context.at.isoformat(),
+    }
+    text = f"unprotected: {report.reason}" + ("; add: " + " | ".join(add) if add else "")
+    context.note("unprotected", text, cause=report.cause.value, add=add, level="warning")
+
+
 def _end(context: ReportContext, why: EndReason, detail: str) -> None:
     """Of this place's process; the attempt's too, when its places' ends say so."""
     context.place.reason = why.value
@@ -323,4 +343,5 @@ _APPLY: Mapping[type, Callable[[ReportContext, Any], None]] = {
     PreparationFailedReport: _preparation_failed,
     FencedReport: _fenced,
     MessageReport: _message,
+    ProtectionReport: _protection,
 }

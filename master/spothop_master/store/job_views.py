@@ -12,6 +12,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from spothop import storageoptions
+from spothop.protection import ADD
 from spothop.wire import (
     AttemptState,
     AttemptView,
@@ -24,6 +25,8 @@ from spothop.wire import (
     PlaceView,
     SaveKind,
     StorageSpec,
+    Unprotected,
+    UnprotectedView,
     Wanted,
 )
 from spothop_master.store import injections
@@ -189,8 +192,19 @@ def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) 
         "cost": figures.cost,
         "on_demand_cost": figures.on_demand,
         "storage": _storage(job, storage_url),
+        "unprotected": _unprotected(current) if job.ended_at is None else None,
         "insurance": Insurance.model_validate(job.insurance) if job.insurance else None,
     }
+
+
+def _unprotected(attempt: Attempt | None) -> UnprotectedView | None:
+    """Of the first place that lacks something, while the attempt lives."""
+    if attempt is None or attempt.state == AttemptState.ENDED.value:
+        return None
+    found = next((place.unprotected for place in attempt.places if place.unprotected), None)
+    if found is None:
+        return None
+    return UnprotectedView.model_validate({**found, "add": ADD[Unprotected(found["cause"])]})
 
 
 def _storage(job: Job, default: str) -> StorageSpec:

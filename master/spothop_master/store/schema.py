@@ -226,6 +226,8 @@ class Place(Base):
     exit_signal: Mapped[int | None]
     reason: Mapped[str | None] = mapped_column(String(24))
     """Why its process ended, by the agent's own report."""
+    unprotected: Mapped[dict[str, Any] | None]
+    """`cause`, `reason` and `since`, while nothing protects its work."""
     attempt: Mapped[Attempt] = relationship(back_populates="places")
 
 
