@@ -237,6 +237,8 @@ class Saves:
         if self._static_every is not None:
             done = self.step - max(self.saved_step, self.start_step)
             return f"every {self._static_every} steps" if done >= self._static_every else None
+        if now - self.saved_at < self.params.min_interval_s:
+            return None
         directive = self.insurance
         if directive is not None and self._counts_from_newest(directive):
             return directive.reason if self.step >= directive.at_step else None
@@ -247,7 +249,8 @@ class Saves:
             if now - self.saved_at < tau_s:
                 return None
             return f"{tau_s:.1f} s since the last save, and no newer directive of the master"
-        if self.step < periodic.due(saved, tau_s / self.step_s, own):
+        least = math.ceil(self.params.min_interval_s / self.step_s)
+        if self.step < periodic.due(saved, tau_s / self.step_s, own, least=max(1, least)):
             return None
         return f"spread evenly up to your own save at step {own}, and no newer directive"
 

@@ -403,6 +403,10 @@ class CheckpointSpec(Section):
         examples=[500],
     )
 
+    min_interval: Duration = Field(
+        timedelta(seconds=10),
+        description="from a save to the next insurance save, at least; not with `policy: static`",
+    )
     release_before: Duration = Field(
         timedelta(seconds=2),
         description="after a notice, once all is saved: so long before the deadline the cloud is"

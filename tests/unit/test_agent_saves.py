@@ -14,7 +14,8 @@ FIRST_TAU_S = 60.0
 
 
 def saves(*, policy: str = "thesis-always", ranks: int = 1, **figures: float) -> Saves:
-    params = PolicyParams(policy=policy, grace_s=30.0, first_tau_s=FIRST_TAU_S, **figures)
+    known = {"grace_s": 30.0, "first_tau_s": FIRST_TAU_S, "min_interval_s": 0.0, **figures}
+    params = PolicyParams(policy=policy, **known)
     made = Saves(params=params, attempt=1, started=0.0)
     made.ranks = set(range(ranks))
     return made
@@ -289,9 +290,9 @@ def test_a_save_that_may_be_slow_has_its_time_to_answer() -> None:
     accept_unmarked(made, 100.0)
     made.insurance = directive(10)
     made.stepped(10, count=10, step_s=0.1)
-    assert made.due(0.0, uploading=False) is not None
-    assert made.due(399.0, uploading=False) is None
-    assert made.due(401.0, uploading=False) is not None
+    assert made.due(1.0, uploading=False) is not None
+    assert made.due(400.0, uploading=False) is None
+    assert made.due(402.0, uploading=False) is not None
 
 
 def test_a_missed_request_is_asked_again_whole() -> None:
@@ -424,6 +425,28 @@ def draining(**figures: float) -> Saves:
 
 def late(made: Saves, now: float, *, by: float = 40.0, uploading: bool = False) -> Ask | None:
     return made.late(by, deadline=40.0, now=now, uploading=uploading)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_insurance_saves_are_at_least_so_far_apart(told: bool) -> None:
+    """By the master's directive, and by the agent's own rule while the master is away."""
+    made = saves(first_tau_s=0.5, min_interval_s=10.0)
+    made.insurance = directive(10, tau_s=0.5) if told else None
+    made.stepped(100, count=100, step_s=0.01)
+    assert made.due(9.9, uploading=False) is None
+    ask = made.due(10.0, uploading=False)
+    assert ask is not None
+    made.accepted(SaveKind.INSURANCE, 100, request=ask.request, delta_s=0.01, now=10.0)
+    made.insurance = directive(120, tau_s=0.5) if told else None
+    made.stepped(1000, count=900, step_s=0.01)
+    assert made.due(19.9, uploading=False) is None
+    assert made.due(20.0, uploading=False) is not None
+
+
+def test_static_saves_as_often_as_it_was_told() -> None:
+    made = saves(policy="static:5", min_interval_s=10.0)
+    made.stepped(5, count=5, step_s=0.01)
+    assert made.due(0.1, uploading=False) is not None
 
 
 def test_one_more_save_as_late_as_it_fits_before_the_deadline() -> None:

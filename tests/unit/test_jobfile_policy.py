@@ -49,6 +49,12 @@ def test_the_vm_is_given_up_shortly_before_the_deadline_or_as_the_job_says() -> 
     assert problem(release_before="0s").field == "checkpoint.release_before"
 
 
+def test_insurance_saves_are_ten_seconds_apart_or_as_the_job_says() -> None:
+    assert spec().checkpoint.min_interval == timedelta(seconds=10)
+    assert spec(min_interval="90s").checkpoint.min_interval == timedelta(seconds=90)
+    assert problem(min_interval=5).field == "checkpoint.min_interval"
+
+
 def test_static_without_an_interval_is_refused_with_the_way_out() -> None:
     found = problem(policy="static")
     assert (found.field, found.fact) == ("checkpoint.static_every", "is missing")

@@ -140,6 +140,36 @@ def test_an_exponential_hazard_changes_nothing() -> None:
     assert scaled.at_step == flat.at_step
 
 
+CHEAP = Measures(
+    step_s=0.03, save_s=0.002, backup_s=0.06, mttp_s=55, restart_s=10, grace_s=30, notice_kept=0.75
+)
+
+
+@pytest.mark.parametrize("policy", ["notice-aware", "thesis-always"])
+def test_saves_that_cost_nothing_are_still_some_seconds_apart(policy: str) -> None:
+    freely = next_insurance(policy, CHEAP, step=0)
+    assert freely.tau_s is not None
+    assert freely.tau_s < 2
+    held = next_insurance(policy, replace(CHEAP, min_interval_s=10), step=0)
+    assert (held.tau_s, held.at_step) == (10, 334)  # 333 steps are 9.99 s
+    assert held.reason.endswith("which is the least, as saves cost so little")
+    longer = replace(LIGHT, min_interval_s=10)
+    assert next_insurance(policy, longer, step=0).because == ""
+
+
+def test_saves_that_are_spread_up_to_a_periodic_one_are_no_closer() -> None:
+    m = replace(CHEAP, step_s=1.0, min_interval_s=10)
+    assert next_insurance("notice-aware", m, step=0, periodic=19).at_step == 20  # none before it
+    assert next_insurance("notice-aware", m, step=0, periodic=29).at_step == 14
+    assert next_insurance("notice-aware", m, step=0, periodic=30).at_step == 10
+
+
+def test_static_and_none_know_no_least_interval() -> None:
+    m = replace(CHEAP, min_interval_s=10)
+    assert next_insurance("static:5", m, step=0).at_step == 5
+    assert next_insurance("none", m, step=0).at_step is None
+
+
 def test_a_job_without_a_step_time_gets_its_interval_in_seconds_only() -> None:
     decision = next_insurance("thesis-always", replace(LIGHT, step_s=0), step=0)
     assert decision.at_step is None

@@ -47,12 +47,12 @@ def test_even_saves_are_those_that_a_walk_finds(gap: int, every: int, start: int
     assert schedule.last(array(start), array(start + on))[0] == max([start, *saves])
 
 
-def walked(gap: float, every: int, start: int, upto: int) -> list[int]:
+def walked(gap: float, every: int, start: int, upto: int, *, least: int = 1) -> list[int]:
     """As master and agent do it: after each save the next one is decided anew."""
     saves, newest = [], start
     while True:
         periodic = (newest // every + 1) * every
-        newest = min(due(newest, gap, periodic), periodic)
+        newest = min(due(newest, gap, periodic, least=least), periodic)
         if newest > upto:
             return saves
         saves.append(newest)
@@ -93,6 +93,22 @@ def test_after_a_restore_the_rest_of_the_period_is_divided() -> None:
     schedule = Spread(43.0, 1_000)
     newest = [int(schedule.last(array(930), array(step))[0]) for step in (964, 965, 999, 1_000)]
     assert newest == [930, 965, 965, 1_000]
+
+
+@pytest.mark.parametrize("every", [9, 15, 19, 20, 25, 39, 43])
+def test_parts_are_no_shorter_than_the_least_interval(every: int) -> None:
+    """Whether the interval depends on the age of a VM or not."""
+    evenly = Spread(10.0, every, least=10)
+    aged = ByAge(array(*range(10, 400, 10)), 10, every, least=10)
+    for start in (0, 3):
+        left = every - start
+        end = array(start + left - 1)
+        walks = walked(10.0, every, start, start + left - 1, least=10)
+        for schedule in (evenly, aged):
+            assert schedule.count(array(start), end)[0] == len(walks)
+    whole = 7 * every
+    assert evenly.count(array(0), array(whole))[0] == 7 * max(every // 10, 1)
+    assert aged.count(array(0), array(whole))[0] == 7 * max(every // 10, 1)
 
 
 @pytest.mark.parametrize("x", [0, 0.1, 1, 1.41, 1.42, 2.44, 2.45, 23.26, 1e6, 1e300])

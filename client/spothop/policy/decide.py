@@ -40,6 +40,7 @@ POLICIES = ("none", "static", "thesis", "thesis-always", "notice-aware")
 Q_CAP = 0.98
 """Trust in notices is never higher than this, so that insurance saves never stop."""
 
+_ROUNDED = 1e-9  # of a step: 10 s are 100 steps of 0.1 s
 _SETTLED = 1.001  # of an interval and the one that the mean hazard over it asks for
 _MAX_HALVINGS = 200
 _LEAST_HAZARD = 0.01  # of 1 / MTTP: a bin without deaths must not switch insurance off
@@ -180,11 +181,25 @@ def _mean(rate: float) -> float:
 def _after(
     name: str, m: Measures, step: int, tau_s: float, own: int | None = None
 ) -> InsuranceDecision:
+    because = ""
+    if tau_s < m.min_interval_s:
+        tau_s, because = m.min_interval_s, "which is the least, as saves cost so little"
     if m.step_s <= 0:
         waits = "the step waits for a first step time"
         return InsuranceDecision(at_step=None, tau_s=tau_s, policy=name, measures=m, because=waits)
-    at_step = periodic_saves.due(step, min(tau_s / m.step_s, periodic_saves.FARTHEST), own)
-    return InsuranceDecision(at_step=at_step, tau_s=tau_s, policy=name, measures=m, periodic=own)
+    gap = min(tau_s / m.step_s, periodic_saves.FARTHEST)
+    at_step = periodic_saves.due(step, gap, own, least=least_steps(m))
+    return InsuranceDecision(
+        at_step=at_step, tau_s=tau_s, policy=name, measures=m, because=because, periodic=own
+    )
+
+
+def least_steps(m: Measures) -> int:
+    """Between two saves, for `min_interval_s`."""
+    if m.step_s <= 0:
+        return 1
+    steps = min(m.min_interval_s / m.step_s, float(periodic_saves.FARTHEST))
+    return max(1, math.ceil(steps - _ROUNDED))
 
 
 def _never(name: str, m: Measures, because: str) -> InsuranceDecision:

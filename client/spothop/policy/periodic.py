@@ -45,13 +45,14 @@ def parts(x: float) -> int:
     return max(1, math.ceil((math.sqrt(1 + 4 * min(x, float(FARTHEST)) ** 2) - 1) / 2))
 
 
-def due(step: int, gap: float, periodic: int | None) -> int:
+def due(step: int, gap: float, periodic: int | None, *, least: int = 1) -> int:
     """The step of the next insurance save: `gap` steps after `step`, or spread evenly up to
-    `periodic`. The step after that one where none is due before it: by then the script has saved.
+    `periodic`, and `least` steps after `step`. The step after that one where none is due before it:
+    by then the script has saved.
     """
     gap = min(max(gap, 1.0), float(FARTHEST))
     if periodic is None or periodic <= step:
-        return step + math.floor(gap)
+        return step + max(math.floor(gap), least)
     left = periodic - step
-    n = parts(left / gap)
+    n = min(parts(left / gap), max(left // least, 1))
     return periodic + 1 if n == 1 else step + max(1, round(left / n))

@@ -39,6 +39,9 @@ class Measures:
     """Longest wait of an emergency save for the end of its step; None is a whole step."""
     margin_s: float = 0.0
     """Kept free before a deadline; 0 is the thesis's rule."""
+    min_interval_s: float = 0.0
+    """Least time between two saves where the policy computes it: so that saves that cost nearly
+    nothing do not bury everything else."""
     stream: bool = False
     """A save is uploaded while it is written: durable after the longer of both, not their sum."""
 

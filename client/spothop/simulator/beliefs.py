@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spothop.policy import Measures, next_insurance
+from spothop.policy.decide import least_steps
 from spothop.policy.estimators import RatePrior
 from spothop.policy.hazard import Hazard
 from spothop.simulator.inputs import Arm, Inputs
@@ -101,6 +102,7 @@ class Beliefs:
             stall_s=None if inputs.stall_s is None else inputs.stall_s.mean,
             margin_s=inputs.margin_s,
             stream=inputs.stream,
+            min_interval_s=inputs.min_interval_s,
         )
 
     def _gap(self, m: Measures) -> float:
@@ -118,7 +120,7 @@ class Beliefs:
 
     def _even(self, gap: Floats) -> Schedule:
         if self._spreads:
-            return Spread(gap, self.every)
+            return Spread(gap, self.every, least_steps(self.measures(0)))
         return Even(np.minimum(gap, self.every).astype(np.int64), self.every)
 
     def _make(self, m: Measures, law: Hazard | None) -> Schedule:

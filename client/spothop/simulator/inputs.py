@@ -222,6 +222,10 @@ class Inputs(Strict):
     ]
     periodic_every: Count | None = None
     """The user's own saves, in steps."""
+    min_interval_s: Annotated[float, BeforeValidator(_number)] = Field(
+        default=10, ge=0, le=LATENCY_MAX_S
+    )
+    """Least time between two insurance saves; not of static ones."""
     notices_kept: Annotated[float, BeforeValidator(_number)] = Field(default=0.95, ge=0, le=1)
     """Share of preemptions that come with their notice; clouds call them best effort."""
     replacement: Literal["notice", "kill"] = "notice"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spothop.policy import Measures, next_insurance
+from spothop.policy.decide import least_steps
 from spothop.policy.hazard import Hazard
 
 Floats = NDArray[np.float64]
@@ -73,6 +74,8 @@ class Spread:
 
     gap: Floats | float
     every: int
+    least: int = 1
+    """Steps between two saves, at least."""
 
     def count(self, start: Ints, step: Ints) -> Ints:
         left, done, whole, rest = _periods(self.every, start, step)
@@ -90,12 +93,16 @@ class Spread:
     @cached_property
     def _each(self) -> Ints:
         """Saves in a whole period."""
-        return parts(np.asarray(self.every / self.gap))
+        return self._parts(np.int64(self.every))
+
+    def _parts(self, length: Ints | np.int64) -> Ints:
+        most: Ints = np.maximum(length // self.least, 1)
+        return np.minimum(parts(np.asarray(length / self.gap)), most)
 
     def _within(self, length: Ints | np.int64, done: Ints) -> tuple[Ints, Ints]:
         """In the first `done` of so many steps up to a periodic save: how many saves, and how far
         the newest of them."""
-        n = self._each if np.ndim(length) == 0 else parts(np.asarray(length / self.gap))
+        n = self._each if np.ndim(length) == 0 else self._parts(length)
         short, longer = np.divmod(length, n)
         even = (n - longer) * short
         beyond = np.maximum(done - even, 0) // (short + 1)
@@ -114,6 +121,8 @@ class ByAge:
     after: Ints
     gap: int
     every: int = NEVER
+    least: int = 1
+    """Steps between two saves, at least."""
 
     def count(self, start: Ints, step: Ints) -> Ints:
         done = step - start
@@ -145,7 +154,7 @@ class ByAge:
         saves, and how far the newest of them."""
         x0 = self._intervals(begin)
         x = self._intervals(begin + length) - x0
-        n = np.minimum(parts(x), length)
+        n = np.minimum(parts(x), np.maximum(length // self.least, 1))
         upto = self._intervals(begin + (done + 1 - _ROUNDED)) - x0
         made = np.ceil(upto * n / np.maximum(x, 1e-300)).astype(np.int64) - 1
         made = np.where(done >= length, n, np.clip(made, 0, n - 1))
@@ -179,7 +188,8 @@ class ByAge:
         if len(table):
             before = np.where(begin == self.every, table[0], 0)  # the one at 0 was the first
             listed = np.where(rows > 0, table[np.maximum(newest, 0)] - before, 0)
-        alike = int(parts(np.array([self.every / self.gap]))[0])
+        most = max(self.every // self.least, 1)
+        alike = min(int(parts(np.array([self.every / self.gap]))[0]), most)
         counted: Ints = listed + (whole - rows) * alike
         return counted
 
@@ -191,7 +201,7 @@ class ByAge:
         rows = -(-covered // self.every) if self.every <= _LONGEST_TABLE else 0
         begin = np.arange(rows * self.every, dtype=np.int64)
         x = self._intervals(begin + self.every) - self._intervals(begin)
-        saves = np.minimum(parts(x), self.every).reshape(rows, self.every)
+        saves = np.minimum(parts(x), max(self.every // self.least, 1)).reshape(rows, self.every)
         return np.cumsum(saves, axis=0).reshape(-1)
 
 
@@ -230,7 +240,7 @@ def by_age(
         done = decision.at_step
         age_s += gap * m.step_s + m.stall
         after.append(done)
-    return ByAge(np.array(after, dtype=np.int64), gap, every)
+    return ByAge(np.array(after, dtype=np.int64), gap, every, least_steps(m))
 
 
 def parts(x: Floats) -> Ints:

@@ -10,7 +10,7 @@ from spothop.wire.common import Extended, StorageSpec, Strict
 class PolicyParams(Extended):
     """What the agent's own decisions need, from the pool and the job."""
 
-    NEWER = ("release_before_s",)
+    NEWER = ("min_interval_s", "release_before_s")
 
     policy: str = "thesis"
     grace_s: float
@@ -23,6 +23,8 @@ class PolicyParams(Extended):
     step_s: float | None = None
     first_tau_s: float = 60.0
     """Interval until the first insurance directive arrives."""
+    min_interval_s: float = 10.0
+    """Least time from a save to the next insurance save, but for policy static."""
     release_before_s: float = 2.0
     """After a notice: so long before the deadline the cloud may be told, where it takes such a
     word, that it may take the VM."""

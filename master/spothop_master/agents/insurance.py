@@ -7,6 +7,7 @@ events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -83,13 +84,14 @@ def _facts_at(
     age_s: float,
     now: datetime,
 ) -> InsuranceFacts:
-    policy = spec_of(job).checkpoint.policy_name
+    checkpoint = spec_of(job).checkpoint
+    policy = checkpoint.policy_name
     inputs = policy_inputs.read(
         session, pool_of(vm), job.id, priors, policy=policy, now=now, grace_s=vm.grace_s
     )
     return InsuranceFacts(
         policy=policy,
-        measures=inputs.measures,
+        measures=replace(inputs.measures, min_interval_s=checkpoint.min_interval.total_seconds()),
         hazard=inputs.hazard,
         saves_measured=inputs.saves_measured,
         step=step,

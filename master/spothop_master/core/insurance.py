@@ -73,6 +73,7 @@ def params(facts: InsuranceFacts) -> PolicyParams:
     return PolicyParams(
         policy=facts.policy,
         grace_s=measures.grace_s,
+        min_interval_s=measures.min_interval_s,
         # the thesis's rule has none
         margin_s=0.0 if facts.policy == "thesis" else fields["margin_s"].default,
         save_s=measures.save_s if facts.saves_measured else None,
