@@ -17,6 +17,8 @@ from spothop.policy.estimators import (
     NoticePosterior,
     RatePosterior,
     RatePrior,
+    evidence,
+    faded_mean,
     failure_mean_s,
     kaplan_meier,
     median_life_s,
@@ -152,6 +154,49 @@ def test_the_share_of_notices_starts_at_two_thirds_and_learns() -> None:
     assert many.mean == pytest.approx(97 / 103)
     low, high = many.interval()
     assert 0.88 < low < 0.95 < high < 0.98
+
+
+def test_outcomes_of_notices_fade_with_their_interval_kept() -> None:
+    """A broken path shows within hours, whatever came before; what is new counts in full."""
+    before, now = [True] * 1_000, [False] * 10
+    ages_s = [*(3 * DAY_S + 60 * i for i in range(1_000)), *(600.0 * i for i in range(10))]
+    faded = notice_share(before + now, ages_s=ages_s)
+    assert notice_share(before + now).mean > 0.98
+    assert faded.mean < 0.92
+    fresh = notice_share([True] * 8 + [False] * 2, ages_s=[0.0] * 10)
+    assert fresh == notice_share([True] * 8 + [False] * 2)
+    old = notice_share([True] * 8, ages_s=[DAY_S] * 8)
+    assert (old.kept, old.lost) == pytest.approx((2 + 8, 1))  # weighed up by 2, see `_kish`
+    older = notice_share([True] * 8, ages_s=[2 * DAY_S] * 8)
+    assert older.kept == pytest.approx(2 + 4)
+
+
+def test_a_faded_mean_follows_what_is_new() -> None:
+    assert faded_mean([], half_life_s=DAY_S) is None
+    assert faded_mean([(10.0, 0.0), (40.0, DAY_S)], half_life_s=DAY_S) == pytest.approx(20)
+
+
+def test_a_quiet_vm_shows_how_long_it_has_been_quiet() -> None:
+    """By its faded exposure alone, of 2.9 days at the most, M could never pass 72 h."""
+    quiet = Life(duration_s=30 * DAY_S, preempted=False)
+    assert preemption_rate([quiet]).mttp_s == pytest.approx(30 * DAY_S + 3 * 3_600)
+    lasting = [preemption_rate([cut(24 * days)]).mttp_s for days in (1, 2, 3, 4, 8, 16)]
+    assert lasting == sorted(lasting)
+
+
+def test_only_what_came_after_the_newest_preemption_is_quiet() -> None:
+    quiet = Life(duration_s=30 * DAY_S, preempted=False)
+    once = died(1, ago_s=10 * DAY_S)
+    assert preemption_rate([quiet, once]).mttp_s == pytest.approx(10 * DAY_S, rel=0.02)
+    assert preemption_rate([quiet, died(1)]).mttp_s < 2 * DAY_S
+    known = evidence([quiet], half_life_s=DAY_S, quiet_s=5 * DAY_S)  # it was too long ago
+    assert known.exposure_s == pytest.approx(5 * DAY_S)
+
+
+def test_a_vm_that_is_not_there_any_more_is_quiet_no_longer() -> None:
+    gone = Life(duration_s=30 * DAY_S, preempted=False, ended_ago_s=20 * DAY_S)
+    found = evidence([gone, died(1, ago_s=25 * DAY_S)], half_life_s=DAY_S)
+    assert found.exposure_s == pytest.approx(5 * DAY_S, rel=0.01)
 
 
 def test_kaplan_meier_without_censoring_is_the_share_still_alive() -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from spothop.policy import next_insurance
 from spothop.policy.estimators import Life, RatePrior, preemption_rate
 from spothop.wire import Pool
-from spothop_master.store import observations, policy_inputs, pool_figures
+from spothop_master.store import observations, policy_inputs, pool_figures, zone_observations
 from spothop_master.store.db import Database
 from spothop_master.store.observations import STATED, StatedPriors
 from spothop_master.store.schema import (
@@ -70,7 +70,7 @@ def vm(session: Session, pool: Pool, **more: Any) -> VmRow:
 
 
 def see(
-    db: Database, pool: Pool, kind: str, value: float, *, ago_s: float = 0.0, censored: bool = False
+    db: Database, pool: Pool, kind: str, value: float, *, ago_s: float = 0.0, **more: Any
 ) -> None:
     with db.begin() as session:
         observations.add(
@@ -79,7 +79,7 @@ def see(
             kind,
             value,
             now=NOW - timedelta(seconds=ago_s),
-            censored=censored,
+            **more,
         )
 
 
@@ -194,6 +194,75 @@ def test_restart_is_allocation_plus_preparation_of_the_region(db: Database) -> N
     see(db, B, "preparation", 5.0)
     assert (figures(db).restart_s, figures(db).restart_assumed) == (20.0, False)
     assert measures(db, "thesis").restart_s == 20.0
+
+
+def test_restart_fades_like_lives_but_for_the_thesis(db: Database) -> None:
+    for _ in range(50):
+        see(db, A, "allocation", 100.0, ago_s=5 * 24 * HOUR)
+        see(db, A, "preparation", 10.0, ago_s=5 * 24 * HOUR)
+    for _ in range(10):
+        see(db, B, "allocation", 600.0)
+    assert figures(db).allocation_s == pytest.approx(600, rel=0.15)
+    assert figures(db).preparation_s == pytest.approx(10)
+    assert measures(db, "thesis").restart_s == pytest.approx(110 + 500 / 6)
+
+
+def test_what_was_measured_long_ago_is_better_than_what_is_only_stated(db: Database) -> None:
+    see(db, A, "allocation", 100.0, ago_s=90 * 24 * HOUR)
+    see(db, A, "preparation", 10.0, ago_s=90 * 24 * HOUR)
+    assert (figures(db).restart_s, figures(db).restart_assumed) == (110, False)
+
+
+def test_a_notice_path_that_broke_is_not_hidden_behind_a_thousand_kept_notices(
+    db: Database,
+) -> None:
+    with db.begin() as session:
+        session.add_all(
+            Observation(
+                kind="emergency", cloud="aws", region="us", zone="us-a", vm_type="gpu", spot=True,
+                value=float(ago_h >= 12), vm_id=f"v{ago_h}", evidence="notice",
+                at=NOW - timedelta(hours=ago_h),
+            )
+            for ago_h in range(1_000)
+        )  # fmt: skip
+    known = figures(db)
+    assert (known.kept, known.notices, known.unannounced) == (988, 1_000, 0)
+    assert known.notice.mean < 0.75  # of all alike: 0.99
+    assert known.notice.interval()[0] < 0.65
+
+
+def test_a_preemption_without_a_notice_is_no_notice_but_counts_against_them(db: Database) -> None:
+    see(db, A, "emergency", 1.0, evidence="notice")
+    see(db, A, "emergency", 0.0, evidence="notice")
+    see(db, A, "emergency", 0.0, evidence="no_notice")
+    known = figures(db)
+    assert (known.kept, known.notices, known.unannounced) == (1, 2, 1)
+    assert known.notice.mean == pytest.approx(3 / 6)
+
+
+def test_a_busy_region_leaves_the_others_their_rows(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zone_observations, "MAX_LIVES", 5)
+    monkeypatch.setattr(zone_observations, "MAX_FIGURES", 2)
+    for n in range(20):
+        see(db, A, "life", HOUR, ago_s=n * HOUR)
+        see(db, A, "allocation", float(n), ago_s=n)
+    for _ in range(3):
+        see(db, OTHER, "life", HOUR, ago_s=100 * HOUR)
+    with db.read() as session:
+        found = pool_figures.of_pools(session, [A, OTHER], STATED, now=NOW)
+    assert (len(found[A].own), len(found[OTHER].own)) == (5, 3)
+    assert sorted(life.ended_ago_s / HOUR for life in found[A].own) == [0, 1, 2, 3, 4]
+    assert found[A].allocation_s == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_quiet_vm_shows_how_long_it_has_been_quiet(db: Database) -> None:
+    with db.begin() as session:
+        vm(session, A, state="running", running_at=NOW - timedelta(days=60), ended_at=None)
+    assert figures(db).rate.mttp_s == pytest.approx(60 * 24 * HOUR, rel=0.01)
+    see(db, A, "life", HOUR, ago_s=20 * 24 * HOUR)  # so long ago that it is not read
+    assert figures(db).rate.mttp_s == pytest.approx(20 * 24 * HOUR, rel=0.01)
 
 
 def test_notices_that_were_not_to_fit_say_nothing_of_the_pool(db: Database) -> None:

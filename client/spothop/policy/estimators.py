@@ -168,14 +168,35 @@ def failure_mean_s(
 
 
 def notice_share(
-    outcomes: Iterable[bool], *, prior_kept: float = 2.0, prior_lost: float = 1.0
+    outcomes: Iterable[bool],
+    *,
+    ages_s: Iterable[float] | None = None,
+    half_life_s: float = DAY_S,
+    prior_kept: float = 2.0,
+    prior_lost: float = 1.0,
 ) -> NoticePosterior:
-    """Beta(2, 1) prior: two of three notices are believed before any was seen."""
+    """Beta(2, 1) prior: two of three notices are believed before any was seen.
+
+    Outcomes fade by their `ages_s` as lives do; None: nothing fades.
+    """
     if not (prior_kept > 0 and prior_lost > 0):
         raise ValueError(f"a Beta prior needs figures above 0, not {prior_kept}, {prior_lost}")
     seen = list(outcomes)
-    kept = sum(seen)
-    return NoticePosterior(kept=prior_kept + kept, lost=prior_lost + len(seen) - kept)
+    weights = [1.0] * len(seen) if ages_s is None else [2 ** -(s / half_life_s) for s in ages_s]
+    scale = _kish(sum(weights), sum(w * w for w in weights))
+    kept = scale * sum(w for w, was_kept in zip(weights, seen, strict=True) if was_kept)
+    return NoticePosterior(
+        kept=prior_kept + kept, lost=prior_lost + max(0.0, scale * sum(weights) - kept)
+    )
+
+
+def faded_mean(values: Iterable[tuple[float, float]], *, half_life_s: float) -> float | None:
+    """Mean of (value, age in seconds), older ones with less weight; None without any."""
+    total = weights = 0.0
+    for value, age_s in values:
+        weight = 2 ** -(age_s / half_life_s)
+        total, weights = total + weight * value, weights + weight
+    return total / weights if weights > 0 else None
 
 
 def kaplan_meier(lives: Iterable[Life]) -> list[Survival]:
@@ -205,16 +226,25 @@ def median_life_s(curve: Sequence[Survival]) -> float | None:
     return next((point.age_s for point in curve if point.share <= 0.5), None)
 
 
-def evidence(lives: Iterable[Life], *, half_life_s: float | None) -> Evidence:
+def evidence(
+    lives: Iterable[Life], *, half_life_s: float | None, quiet_s: float = math.inf
+) -> Evidence:
     """Faded preemptions and exposure of one zone, so that the Gamma interval keeps its level.
 
     Deaths of one event count as one, and so does the exposure behind them: the rate stays, the
-    interval widens (`spothop.policy.clusters`). Raises ValueError on a negative or infinite
-    duration, and on a half-life that is not above 0.
+    interval widens (`spothop.policy.clusters`).
+
+    Exposure since the zone's newest preemption does not fade: a VM that nothing happens to for a
+    month shows a mean life of a month, not of the three days that are left of it. `quiet_s` is the
+    time since that preemption where it is older than these lives. Raises ValueError on a
+    negative or infinite duration, and on a half-life that is not above 0.
     """
     known = list(lives)
     events, exposure_s = _faded(known, half_life_s)
     died = [life for life in known if life.preempted]
+    quiet_s = min([quiet_s, *(life.ended_ago_s for life in died)])
+    quiet = sum(max(0.0, min(life.duration_s, quiet_s - life.ended_ago_s)) for life in known)
+    exposure_s = max(exposure_s, quiet)
     share = 1 / dispersion(
         [(life.ended_ago_s, life.duration_s) for life in died],
         [_weight(life, half_life_s) for life in died],
@@ -247,8 +277,12 @@ def _faded(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, flo
         events += weight * life.preempted
         exposure_s += first
         squared_s += second
-    scale = min(exposure_s / squared_s, 2.0) if squared_s > 0 else 1.0
+    scale = _kish(exposure_s, squared_s)
     return scale * events, scale * exposure_s
+
+
+def _kish(weights: float, squares: float) -> float:
+    return min(weights / squares, 2.0) if squares > 0 else 1.0
 
 
 def _weight(life: Life, half_life_s: float | None) -> float:

@@ -56,7 +56,7 @@ def read(
         save_s=estimate(save_s, bounds_s, assumed_s=priors.prior_save_s),
         backup_s=priors.prior_backup_s if backup_s is None else backup_s,
         mttp_s=figures.rate.mttp_s if ours else figures.plain_mttp_s,
-        restart_s=figures.restart_s,
+        restart_s=figures.restart_s if ours else figures.thesis_restart_s,
         grace_s=grace_s,
         notice_kept=figures.notice.mean,
         lives=figures.region_lives,

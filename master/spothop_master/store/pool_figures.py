@@ -3,11 +3,13 @@
 Lives: the posterior of `spothop.policy.estimators`, from censored lives, the ages of VMs that are
 alive (counted once: an ended VM has its observation instead), other zones of the region as far as
 they are alike, decay. Where nothing was measured a stated default stands in, and the answer says
-so. All durations are seconds. Three queries whatever the number of pools.
+so. All durations are seconds. Three queries up to 100 regions, whatever the number of
+pools.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from spothop.policy.estimators import (
     RatePrior,
     Survival,
     by_event,
+    faded_mean,
     failure_mean_s,
     kaplan_meier,
     median_life_s,
@@ -39,7 +42,7 @@ from spothop_master.store.zone_observations import (
     ByRegion,
     ZoneObservations,
     read_alive,
-    read_lives,
+    read_newest,
     read_sums,
     region_of,
 )
@@ -76,9 +79,17 @@ class PoolFigures:
     """VMs of this zone that run now."""
     allocation_s: float | None
     preparation_s: float | None
+    """Means of the region, faded like lives."""
+    plain_restart_s: float | None
+    """The thesis's: means of all that was ever seen."""
     notices: int
-    """Preemptions whose emergency save was to fit."""
+    """Preemptions that were announced and whose emergency save was to fit, ever seen."""
     kept: int
+    """Of those, how many emergency saves became durable."""
+    unannounced: int
+    """Preemptions without a notice whose emergency save would have fitted, ever seen."""
+    outcomes: Sequence[tuple[float, float]]
+    """The newest of either: 1 where the save became durable, and how long ago (s)."""
 
     @cached_property
     def rate(self) -> RatePosterior:
@@ -91,8 +102,11 @@ class PoolFigures:
 
     @cached_property
     def notice(self) -> NoticePosterior:
-        lost = self.notices - self.kept
-        return notice_share([True] * self.kept + [False] * lost)
+        return notice_share(
+            (kept > 0.5 for kept, _ in self.outcomes),
+            ages_s=(ago_s for _, ago_s in self.outcomes),
+            half_life_s=self.half_life_s,
+        )
 
     @property
     def failure_s(self) -> float | None:
@@ -127,6 +141,10 @@ class PoolFigures:
         return self.allocation_s + self.preparation_s
 
     @property
+    def thesis_restart_s(self) -> float:
+        return self.default_restart_s if self.plain_restart_s is None else self.plain_restart_s
+
+    @property
     def restart_assumed(self) -> bool:
         return self.allocation_s is None or self.preparation_s is None
 
@@ -141,18 +159,29 @@ def of_pools(
         return {}
     read: ByRegion = defaultdict(lambda: defaultdict(ZoneObservations))
     read_sums(session, regions, read)
-    read_lives(session, regions, read, priors.mttp_half_life_s, now)
+    read_newest(session, regions, read, priors.mttp_half_life_s, now)
     read_alive(session, regions, read, now)
-    told = {region: _evidence(read[region], priors.mttp_half_life_s) for region in regions}
+    told = {region: _evidence(read[region], priors.mttp_half_life_s, now) for region in regions}
     return {
         pool: _figures(pool, read[region_of(pool)], told[region_of(pool)], priors)
         for pool in wanted
     }
 
 
-def _evidence(zones: Mapping[str, ZoneObservations], half_life_s: float) -> dict[str, Evidence]:
+def _evidence(
+    zones: Mapping[str, ZoneObservations], half_life_s: float, now: datetime
+) -> dict[str, Evidence]:
     """Of each zone of one region: once, whatever the number of pools that ask."""
-    return {name: evidence_of(zone.lives, half_life_s=half_life_s) for name, zone in zones.items()}
+    return {
+        name: evidence_of(zone.lives, half_life_s=half_life_s, quiet_s=_since(zone, now))
+        for name, zone in zones.items()
+    }
+
+
+def _since(zone: ZoneObservations, now: datetime) -> float:
+    if zone.preempted_at is None:
+        return math.inf
+    return max(0.0, (now - zone.preempted_at).total_seconds())
 
 
 def _figures(
@@ -165,6 +194,15 @@ def _figures(
     for zone in zones.values():
         whole.add(zone)
     prior_s, plain_s = prior_mttp_s(pool, priors), whole.mean("life")
+    plain = whole.mean("allocation"), whole.mean("preparation")
+    faded = (
+        faded_mean(whole.newest[kind], half_life_s=priors.mttp_half_life_s)
+        for kind in ("allocation", "preparation")
+    )
+    # What was measured so long ago that it has faded away is still better than what is only stated.
+    allocation_s, preparation_s = (
+        mean if new is None else new for new, mean in zip(faded, plain, strict=True)
+    )
     return PoolFigures(
         pool=pool,
         prior_mttp_s=prior_s,
@@ -179,8 +217,11 @@ def _figures(
         region_lives=whole.count["life", False],
         censored=own.count["life", True],
         alive=own.alive,
-        allocation_s=whole.mean("allocation"),
-        preparation_s=whole.mean("preparation"),
-        notices=whole.count["emergency", False],
-        kept=round(whole.total["emergency", False]),
+        allocation_s=allocation_s,
+        preparation_s=preparation_s,
+        plain_restart_s=None if plain[0] is None or plain[1] is None else plain[0] + plain[1],
+        notices=whole.notices,
+        kept=whole.kept,
+        unannounced=whole.count["emergency", False] - whole.notices,
+        outcomes=whole.newest["emergency"],
     )

@@ -1,6 +1,6 @@
 """What was observed in each zone of a region: counts, sums, lives that ended, VMs alive.
 
-One query each, whatever the number of regions. All durations are seconds.
+One query each, up to 100 regions. All durations are seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, func, select, tuple_, union_all
 from sqlalchemy.orm import Session
 
 from spothop.policy.estimators import Life
@@ -20,10 +20,15 @@ from spothop_master.store.schema import Observation, VmRow
 
 FADED_HALF_LIVES = 14
 """Lives that ended longer ago weigh less than 1/16,000: they are not read."""
-MAX_LIVES = 5_000
-"""Newest lives that are read of all zones of one region."""
+MAX_LIVES, MAX_FIGURES = 2_000, 200
+"""Newest lives that are read of all zones of one region, and newest figures of each other kind."""
+FADING = ("allocation", "preparation", "emergency")
+"""Kinds, besides lives, whose newest figures count more."""
+NO_NOTICE = "no_notice"
+"""Evidence of an emergency that nothing announced."""
 FAILURES = ("silence", "cloud")
 """Evidence of a censored life that ended without us: it fell silent, or broke."""
+_REGIONS_A_QUERY = 100  # four parts each; SQLite joins at most 500
 _LONGEST_S = 3e9
 """A century; keeps dates within what the calendar can say."""
 
@@ -37,14 +42,26 @@ class ZoneObservations:
 
     count: dict[tuple[str, bool], int] = field(default_factory=lambda: defaultdict(int))
     total: dict[tuple[str, bool], float] = field(default_factory=lambda: defaultdict(float))
+    notices: int = 0
+    """Preemptions that a notice announced and whose emergency save was to fit."""
+    kept: int = 0
+    """Those whose emergency save became durable."""
+    preempted_at: datetime | None = None
+    """The newest preemption ever seen."""
+    newest: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """By kind: newest figures that are not censored, each with its age in seconds."""
     lives: list[Life] = field(default_factory=list)
     alive: int = 0
 
     def add(self, other: ZoneObservations) -> None:
-        """Its counts and sums; not its lives."""
+        """Its counts, sums and newest figures; not its lives."""
         for key, count in other.count.items():
             self.count[key] += count
             self.total[key] += other.total[key]
+        self.notices += other.notices
+        self.kept += other.kept
+        for kind, values in other.newest.items():
+            self.newest[kind] += values
 
     def mean(self, kind: str) -> float | None:
         count = self.count[kind, False]
@@ -64,37 +81,64 @@ def read_sums(session: Session, regions: set[Region], read: ByRegion) -> None:
     rows = session.execute(
         select(
             *(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored),
-            *(func.count(), func.sum(o.value)),
+            *(o.evidence == NO_NOTICE, func.count(), func.sum(o.value), func.max(o.at)),
         )
         .where(o.kind.in_(("life", "allocation", "preparation", "emergency")), _within(o, regions))
-        .group_by(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored)
+        .group_by(
+            *(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored),
+            o.evidence == NO_NOTICE,
+        )
     )
-    for *region, name, kind, censored, count, total in rows:
+    for *region, name, kind, censored, unannounced, count, total, newest_at in rows:
         zone = _zone(read, region, name)
         zone.count[kind, censored] += count
         zone.total[kind, censored] += float(total or 0.0)
+        if kind == "emergency" and not censored and not unannounced:
+            zone.notices += count
+            zone.kept += round(total or 0.0)
+        if kind == "life" and not censored:
+            zone.preempted_at = newest_at
 
 
-def read_lives(
+def read_newest(
     session: Session, regions: set[Region], read: ByRegion, half_life_s: float, now: datetime
 ) -> None:
-    """Ended lives that still weigh something."""
-    o = Observation
+    """Ended lives and other figures that still weigh something. The limits are each region's, so
+    that a busy one leaves the others their rows. One query for each 100 regions."""
     since = now - timedelta(seconds=min(FADED_HALF_LIVES * half_life_s, _LONGEST_S))
-    rows = session.execute(
-        select(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.value, o.censored, o.evidence, o.at)
-        .where(o.kind == "life", o.at >= since, _within(o, regions))
+    wanted = sorted(regions)
+    for first in range(0, len(wanted), _REGIONS_A_QUERY):
+        newest = [
+            _newest(kind, region, since)
+            for region in wanted[first : first + _REGIONS_A_QUERY]
+            for kind in ("life", *FADING)
+        ]
+        for *of, name, kind, value, censored, evidence, at in session.execute(union_all(*newest)):
+            zone, ago_s = _zone(read, of, name), max(0.0, (now - at).total_seconds())
+            if kind == "life":
+                failed = censored and evidence in FAILURES
+                life = Life(
+                    duration_s=max(0.0, value),
+                    preempted=not censored,
+                    ended_ago_s=ago_s,
+                    failed=failed,
+                )
+                zone.lives.append(life)
+            elif not censored:
+                zone.newest[kind].append((value, ago_s))
+
+
+def _newest(kind: str, region: Region, since: datetime) -> Select[Any]:
+    """A query of its own, because a limit for each group would sort all rows of all groups."""
+    o = Observation
+    columns = (o.cloud, o.region, o.vm_type, o.spot, o.zone)
+    newest = (
+        select(*columns, o.kind, o.value, o.censored, o.evidence, o.at)
+        .where(o.kind == kind, o.at >= since, _within(o, [region]))
         .order_by(o.at.desc(), o.id.desc())
-        .limit(MAX_LIVES * len(regions))
+        .limit(MAX_LIVES if kind == "life" else MAX_FIGURES)
     )
-    for *region, name, value, censored, evidence, at in rows:
-        life = Life(
-            duration_s=max(0.0, value),
-            preempted=not censored,
-            ended_ago_s=max(0.0, (now - at).total_seconds()),
-            failed=censored and evidence in FAILURES,
-        )
-        _zone(read, region, name).lives.append(life)
+    return select(newest.subquery())
 
 
 def read_alive(session: Session, regions: set[Region], read: ByRegion, now: datetime) -> None:
