@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from spothop.durations import NOTHING
@@ -64,6 +66,33 @@ def shown_state(of: JobView | AttemptView) -> str:
 def state_text(job: JobView) -> str:
     """The state, and beside it that nothing protects the work."""
     return shown_state(job) + (", unprotected" if job.unprotected else "")
+
+
+class _Repr(reprlib.Repr):
+    """Dates as YAML has them, not as Python makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxdict, self.maxstring = 2, 3, 3, 40
+
+    def repr_date(self, value: date, level: int) -> str:
+        return value.isoformat()
+
+    def repr_datetime(self, value: datetime, level: int) -> str:
+        return value.isoformat(sep=" ")
+
+
+_REPR = _Repr()
+
+
+def as_written(value: object) -> str:
+    """A value of somebody's file, for an error: at most about 80 characters, whatever its aliases
+    expand to."""
+    try:
+        text = _REPR.repr(value)
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 _SIGNALS = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from spothop import storageoptions
+from spothop.figures import as_written as _short
 from spothop.jobspec import NOT_YET, SECTIONS, JobSpec
 
 __all__ = ["FieldProblem", "JobFileError", "JobSpec", "json_schema", "load", "parse", "read_yaml"]
@@ -165,7 +165,7 @@ def _key_problems(
             hint = "YAML reads it as something else (on, yes, 1): put it in quotes"
             yield FieldProblem(field=field, value="", fact="the key is not text", hint=hint)
         elif key not in known:
-            yield _unknown(field, key, value, [*known, *later])
+            yield _unknown(field, key, value, known, later)
         elif inner in SECTIONS and isinstance(value, Mapping):
             yield from _key_problems(value, inner, field)
         elif inner in SECTIONS and isinstance(value, (list, tuple)):
@@ -174,9 +174,15 @@ def _key_problems(
                     yield from _key_problems(item, inner, f"{field}[{i}]")
 
 
-def _unknown(field: str, key: str, value: object, known: list[str]) -> FieldProblem:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+def _unknown(
+    field: str, key: str, value: object, known: Sequence[str], later: Sequence[str]
+) -> FieldProblem:
+    """The hint names only keys that are taken: those for later would be refused, too."""
+    near = difflib.get_close_matches(key, [*known, *later], n=1, cutoff=0.5)
+    if not near:
+        hint = f"known keys: {', '.join(known)}"
+    else:
+        hint = "leave it out" if near[0] in later else f"did you mean {near[0]}?"
     return FieldProblem(field=field, value=_shown(field, value), fact="unknown key", hint=hint)
 
 
@@ -222,10 +228,6 @@ def _hint(names: list[int | str]) -> str:
     return "`spothop schema` prints what is allowed here"
 
 
-_REPR = reprlib.Repr()
-_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring = 2, 3, 3, 40
-
-
 _OPTIONS = "checkpoint.storage.options"
 
 
@@ -240,9 +242,3 @@ def _shown(field: str, value: object) -> str:
     if storageoptions.looks_secret(field.rpartition(".")[2]):
         return _short(storageoptions.MASK)
     return _short(storageoptions.masked_values(value))
-
-
-def _short(value: object) -> str:
-    """At most about 80 characters, whatever the aliases of the file expand to."""
-    text = _REPR.repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

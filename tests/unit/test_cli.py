@@ -16,6 +16,7 @@ from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
 from spothop.protection import ADD
+from spothop.sdk.downloads import Downloaded
 from spothop.sdk.errors import ClientError
 from spothop.sdk.settings import ClientSettings
 from spothop.wire import PlaceView, Unprotected, UnprotectedView
@@ -265,6 +266,23 @@ def test_logs_print_the_log_and_nothing_else(cli: Cli) -> None:
     assert (cli.out, cli.err) == ("epoch 1\nepoch 2\n", "")
     assert cli("logs", JOB, "--json") == 0
     assert json.loads(cli.out) == {"attempt": 1, "text": "epoch 1\nepoch 2\n"}
+
+
+def test_download_as_json_says_where_everything_is(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Downloaded(
+        checkpoint=Path("out/ckpt.pt"), step=1200, outputs=(Path("out/a"), Path("out/b")),
+        rejected=("entry 7: a wrong checksum",),
+    )  # fmt: skip
+    monkeypatch.setattr("spothop.sdk.client.Client.download", lambda *given, **more: found)
+    assert cli("download", JOB, "--json") == 0
+    assert json.loads(cli.out) == {
+        "checkpoint": "out/ckpt.pt",
+        "step": 1200,
+        "outputs": ["out/a", "out/b"],
+        "rejected": ["entry 7: a wrong checksum"],
+    }
 
 
 def test_the_schema_is_json(cli: Cli) -> None:

@@ -4,6 +4,7 @@ line ends in blanks, and no name that somebody may copy is broken."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import httpx
@@ -114,6 +115,8 @@ def test_every_help_fits_80_columns(cli: Cli, command: str) -> None:
         pytest.skip("its own program; tests/unit/test_simulator_inputs.py")
     assert cli(*command.split(), "--help") == 0
     check(cli.out)
+    options = cli.out.partition("Options:")[2]
+    assert not re.search("<[a-z]", options)  # words, not the types of a program
 
 
 @pytest.mark.parametrize("command", ["jobs", "vms", "pools", "plan", "show"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+import re
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -379,3 +380,34 @@ def test_wrong_code_is_told_with_field_fact_and_hint(
     assert problem.field == field
     assert fact in problem.fact
     assert hint in problem.hint
+
+
+def test_a_date_is_shown_as_it_was_written() -> None:
+    spec = {
+        "name": date(2026, 5, 1),
+        "run": datetime(2026, 5, 1, 12, tzinfo=timezone.utc),
+        "env": {"A": [date.max]},
+    }
+    with pytest.raises(JobFileError) as caught:
+        jobfile.parse(spec)
+    assert {problem.field: problem.value for problem in caught.value.problems} == {
+        "name": "2026-05-01",
+        "run": "2026-05-01 12:00:00+00:00",
+        "env.A": "[9999-12-31]",
+    }
+
+
+REFUSED = [(section, key) for section, keys in NOT_YET.items() for key in keys]
+
+
+@pytest.mark.parametrize(("section", "key"), REFUSED)
+def test_no_hint_names_a_key_that_is_refused(section: str, key: str) -> None:
+    refused = {key for _, key in REFUSED}
+    for wrong in (key[:-1], key + "s", key.upper(), key.replace("_", "-") + "x", "zzz"):
+        content: dict[str, Any] = {wrong: 1}
+        for name in reversed(section.split(".")) if section else ():
+            content = {name: content}
+        with pytest.raises(JobFileError) as caught:
+            jobfile.parse(minimal(**content))
+        for problem in caught.value.problems:
+            assert not refused & set(re.findall(r"[a-z_]+", problem.hint)), problem.hint

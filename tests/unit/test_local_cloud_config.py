@@ -57,6 +57,7 @@ def test_a_file_sets_delays_scripts_and_a_directory_beside_itself(tmp_path: Path
         ("pools: [", "while parsing"),
         ("pools: []", "pools: .*at least 1 item"),
         (f"pools: [{{{POOL}, graces: 3}}]", r"pools\.0\.graces: .*\(it is 3\)"),
+        (f"pools: [{{{POOL}, capacity: 2026-05-01}}]", r"capacity: .*\(it is 2026-05-01\)"),
         (f"pools: [{{{POOL}, capacity: -1}}]", r"pools\.0\.capacity: .*\(it is -1\)"),
         (f"pools: [{{{POOL}, boot_s: [2, 1]}}]", r"pools\.0\.boot_s: .*low is greater than high"),
         (f"pools: [{{{POOL}, boot_s: [2]}}]", r"pools\.0\.boot_s: .*expected \[low, high\]"),

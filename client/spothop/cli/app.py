@@ -11,7 +11,8 @@ from spothop.cli.commands import clouds, jobs, preemptions, programs, submitting
 app = typer.Typer(
     name="spothop",
     help="Train on spot VMs as if they were reliable.",
-    epilog="Settings: SPOTHOP_URL, SPOTHOP_TOKEN, SPOTHOP_HOME. Example: spothop submit job.yaml",
+    epilog="Settings: SPOTHOP_URL, SPOTHOP_TOKEN, SPOTHOP_HOME.\n\n"
+    "Example: spothop submit job.yaml",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -11,7 +11,7 @@ from spothop.cli.session import session_of
 
 
 def pools(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List pools: prices, lives of VMs, notices.
+    """List pools: prices, how long VMs live, notices.
 
     Example: spothop pools
     """
@@ -34,11 +34,14 @@ def vms(
     state: Annotated[
         str | None,
         typer.Option(
+            metavar="STATE",
             help="Only VMs in this state: requested, booting, ready, running, draining, "
-            "terminating or terminated."
+            "terminating or terminated.",
         ),
     ] = None,
-    cloud: Annotated[str | None, typer.Option(help="Only VMs of this cloud.")] = None,
+    cloud: Annotated[
+        str | None, typer.Option(metavar="CLOUD", help="Only VMs of this cloud.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List VMs, newest first.

@@ -8,11 +8,17 @@ import typer
 
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="The job: its id, or its name (the newest of that name)."),
+    typer.Argument(
+        metavar="JOB",
+        help="The id or name of a job. Of several with this name it is the one that has not "
+        "ended, else the newest.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NdjsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
-TargetArgument = Annotated[str, typer.Argument(metavar="JOB|VM", help="A job, or the id of a VM.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="JOB|VM", help="The id or name of a job, or the id of a VM.")
+]
 
 
 def print_json(value: Any) -> None:

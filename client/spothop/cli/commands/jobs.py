@@ -19,8 +19,17 @@ from spothop.cli.session import session_of
 
 def jobs(
     context: typer.Context,
-    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Also those long over.")] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only jobs in this state: queued, allocating, preparing, running, draining, "
+            "paused, succeeded, failed or cancelled.",
+        ),
+    ] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that ended over a day ago.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first.
@@ -57,9 +66,12 @@ def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) 
 def logs(
     context: typer.Context,
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+    ] = False,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Only of this attempt, by its number.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Only of this attempt; they count from 1."),
     ] = None,
     as_json: NdjsonOption = False,
 ) -> None:
@@ -83,10 +95,12 @@ def logs(
 def events(
     context: typer.Context,
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
+    ] = False,
     as_json: NdjsonOption = False,
 ) -> None:
-    """Print what happened to a job.
+    """Print what happened to a job: every event, oldest first.
 
     Example: spothop events mnist-small -f
     """
@@ -134,6 +148,7 @@ def download(
             "shows them to nobody. Default: those of this machine.",
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch a job's newest checkpoint, verified, and its outputs.
 
@@ -144,6 +159,17 @@ def download(
     spec = jobfile.load(file) if file is not None else None
     with session_of(context).client() as client:
         found = client.download(job, to, spec=spec)
+    if as_json:
+        checkpoint = str(found.checkpoint) if found.checkpoint is not None else None
+        print_json(
+            {
+                "checkpoint": checkpoint,
+                "step": found.step,
+                "outputs": [str(path) for path in found.outputs],
+                "rejected": [str(problem) for problem in found.rejected],
+            }
+        )
+        return
     for problem in found.rejected:
         typer.echo(f"warning: {problem}", err=True)
     if found.checkpoint is not None:

@@ -22,14 +22,19 @@ def preempt(
     target: TargetArgument,
     notice: Annotated[
         float | None,
-        typer.Option(callback=_notice, metavar="SECONDS", help="Grace period of the test."),
+        typer.Option(
+            callback=_notice, metavar="SECONDS", help="From the notice to the end of the VM."
+        ),
     ] = None,
-    no_notice: Annotated[bool, typer.Option("--no-notice", help="Kill at once.")] = False,
+    no_notice: Annotated[
+        bool, typer.Option("--no-notice", help="End the VM at once, without a notice.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take a VM away, as its cloud would.
 
-    This is the provider's own eviction test. Without options the notice is what the pool promises.
+    This is the cloud's own eviction test. Without options the VM has the time that its pool
+    promises. Of a job it is the VM that trains or, while none does, the one that prepares.
 
     Example: spothop preempt mnist-small --notice 5
     """
@@ -51,31 +56,40 @@ def inject(
     target: TargetArgument,
     mttp: Annotated[
         str | None,
-        typer.Option(help="Mean times to preemption: 600,20m; the last repeats. Exponential."),
+        typer.Option(
+            metavar="TIMES",
+            help="Draw how long each VM lives, exponentially with this mean. Several means, such "
+            "as 600,20m, are for the first VM, the second and so on; the last repeats.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Measured lives. .csv: as many as it has, drawn by the seed from its Kaplan-Meier "
-            "curve, which counts lives cut short. .json: the runs of a --zone, in their order."
+            metavar="FILE",
+            help="Take the lives from measured ones. A .csv has lives, drawn by the seed from "
+            "their Kaplan-Meier curve; a .json has zones, see --zone. docs/checkpointing.md "
+            "has both.",
         ),
     ] = None,
-    zone: Annotated[str | None, typer.Option(help="Which zone of the trace.")] = None,
+    zone: Annotated[
+        str | None,
+        typer.Option(metavar="ZONE", help="The zone of the .json; its lives come in order."),
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same intervals.")
+        int | None, typer.Option(metavar="N", help="The same number draws the same lives again.")
     ] = None,
     no_notice: Annotated[
-        float, typer.Option(metavar="P", help="Share of preemptions without notice, 0 to 1.")
+        float, typer.Option(metavar="P", help="Share of preemptions without a notice, 0 to 1.")
     ] = 0.0,
-    stop: Annotated[bool, typer.Option("--stop", help="End what is under way.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Preempt no more.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Preempt a job's VMs again and again.
 
-    To see how your own job copes. The k-th interval runs from when the k-th VM came up to the
-    cloud's own eviction test on it; a VM that does not train yet is left alone until it does. It
-    ends with the job, with the trace, or with --stop; a restart of the master does not end it. With
-    the id of a VM it preempts that one only, once.
+    Shows how your job copes. Each VM is preempted by its cloud's own eviction test when its time is
+    over; one that does not train yet is left alone until it does. That goes on, also over a restart
+    of the master, until the job ends, the lives of the trace are used up, or --stop. With the id of
+    a VM, that VM is preempted once.
 
     Example: spothop inject mnist-small --mttp 10m,20m --seed 7 --no-notice 0.05
     """

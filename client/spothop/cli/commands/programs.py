@@ -12,16 +12,25 @@ from spothop.cli.session import session_of
 
 def master(
     context: typer.Context,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Where it keeps its data.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="N", help="Port to listen on.")
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it keeps its data.")
+    ] = None,
     local_cloud: Annotated[
-        Path | None, typer.Option(help="The local cloud's file (YAML); it says how its VMs are.")
+        Path | None, typer.Option(metavar="FILE", help="What the local cloud offers, as YAML.")
     ] = None,
     storage_url: Annotated[
-        str | None, typer.Option(help="Where checkpoints go if the job file does not say.")
+        str | None,
+        typer.Option(metavar="URL", help="Where checkpoints go if the job file does not say."),
     ] = None,
-    public_url: Annotated[str | None, typer.Option(help="URL at which VMs reach it.")] = None,
+    public_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="URL at which VMs reach it.")
+    ] = None,
 ) -> None:
     """Run a master here, with the local cloud built in.
 

@@ -15,10 +15,12 @@ def submit(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not follow.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is submitted.")
+    ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Follow every event, and what the agent logs."),
+        typer.Option("--verbose", "-v", help="Print every event, and what the agent logs."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the job as JSON; needs --yes and --detach.")
@@ -26,8 +28,9 @@ def submit(
 ) -> int:
     """Submit a job, and follow it to its end.
 
-    Shows where it would run and at what price, and asks. Exits with 0 when the job succeeded. While
-    following, Ctrl-C asks whether to stop following or to cancel the job.
+    Shows what is packed, where it would run and at what price, and asks. Then it prints what
+    happens to the job, a line each, and its log; Ctrl-C asks whether to stop that or to cancel the
+    job. Exits with 0 when the job succeeded.
 
     Example: spothop submit job.yaml
     """

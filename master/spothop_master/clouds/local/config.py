@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from spothop.figures import as_written
 from spothop.wire import Dialect
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -174,6 +175,6 @@ def _describe(error: ValidationError) -> str:
     mistakes = []
     for item in error.errors():
         field = ".".join(str(part) for part in item["loc"])
-        value = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
+        value = "" if item["type"] == "missing" else f" (it is {as_written(item['input'])})"
         mistakes.append(f"{field}: {item['msg']}{value}")
     return "; ".join(mistakes)
