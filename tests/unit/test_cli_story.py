@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.cli_master import NOW, job, vm
+from spothop.cli.follow import status_line
 from spothop.cli.joblog import JobLog
 from spothop.cli.story import Story
 from spothop.eventlog import AGENT_LINE
@@ -99,6 +100,12 @@ def test_warnings_and_kinds_of_newer_masters_are_told() -> None:
         event("unprotected", "no save for 10 min"),
         event("something_new", ""),
     ) == ["the storage refuses", "no save for 10 min", "something_new"]
+
+
+def test_the_status_line_says_that_the_bill_is_not_final() -> None:
+    assert "$0.012 (69% less so far than on demand)" in status_line(job())
+    assert "$0.012 (69% less than on demand)" in status_line(job(state="succeeded"))
+    assert status_line(job()).endswith(" | local/zone-a/small/spot")
 
 
 # --- the log ------------------------------------------------------------------------------------

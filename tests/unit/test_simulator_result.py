@@ -123,6 +123,9 @@ def test_80_columns_show_ours_beside_the_published_figures(preset: str, told: li
     with console.capture() as shown:
         console.print(screen(result))
     assert "published and simulated" in shown.get()
+    for line in shown.get().splitlines():
+        assert len(line) <= 80
+        assert line == line.rstrip()
     for text in told:
         assert text in shown.get()
     assert clock(max(outcome.row.total_s for outcome in result.outcomes)) in shown.get()  # whole

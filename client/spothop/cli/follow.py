@@ -101,7 +101,7 @@ def status_line(job: JobView) -> str:
         parts.append(f"loss {job.metrics['loss']:.4g}")
     parts.append(f"preempted {job.preemptions}x")
     if job.cost > 0:
-        less = saved(job.cost, job.on_demand_cost)
+        less = saved(job.cost, job.on_demand_cost, ended=job.ended_at is not None)
         parts.append(money(job.cost) + (f" ({less} than on demand)" if less else ""))
     if job.pool is not None:
         parts.append(views.place(job.pool))  # last: what a narrow terminal cuts off

@@ -72,6 +72,18 @@ def session_of(context: typer.Context) -> Session:
 
 def report(error: str, hint: str = "") -> None:
     """An error as every command prints it."""
-    typer.echo(f"error: {error}", err=True)
+    aside(f"error: {error}")
     if hint:
-        typer.echo(f"hint: {hint}", err=True)
+        aside(f"hint: {hint}")
+
+
+def aside(text: str) -> None:
+    """A sentence on the standard error: a line for programs, wrapped at words for people."""
+    if not sys.stderr.isatty():
+        typer.echo(text, err=True)
+        return
+    from rich.console import Console
+
+    from spothop.cli.text import print_text
+
+    print_text(Console(stderr=True, highlight=False, markup=False, emoji=False), text)

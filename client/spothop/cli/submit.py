@@ -11,7 +11,7 @@ from spothop import jobfile
 from spothop.cli import plan_view, views
 from spothop.cli.commands.common import print_json
 from spothop.cli.follow import Follower, Screen
-from spothop.cli.session import Session
+from spothop.cli.session import Session, aside
 from spothop.figures import size
 from spothop.jobspec import JobSpec
 from spothop.sdk.bundle import Bundle, pack_files
@@ -90,9 +90,9 @@ def _follow(session: Session, client: Client, job: JobView, *, verbose: bool) ->
                     return 130
                 client.cancel(job.id)
                 screen.resume()
-    typer.echo(f"cost: {views.cost(ended)}; lost: {views.lost(ended)}", err=True)
+    aside(f"cost: {views.cost(ended)}; lost: {views.lost(ended)}")
     reason = f" ({ended.reason})" if ended.reason else ""
-    typer.echo(f"{ended.id}: {ended.state}{reason}", err=True)
+    aside(f"{ended.id}: {ended.state}{reason}")
     assert ended.state in JOB_ENDED
     return 0 if ended.state is JobState.SUCCEEDED else 1
 

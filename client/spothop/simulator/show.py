@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,23 @@ ABOUT = (
     "lie. Useful: time in steps that were not computed again. Computation includes recomputation. "
     "Cost as clouds bill: from running on."
 )
+
+
+class _Trimmed:
+    """Whatever it is, without blanks at the ends of lines: tables fill their last column."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in Segment.split_lines(console.render(self._inner, options)):
+            text = "".join(segment.text for segment in line)
+            left = len(text.rstrip())
+            for segment in line:
+                if shown := segment.text[: max(left, 0)]:
+                    yield Segment(shown, segment.style)
+                left -= len(segment.text)
+            yield Segment.line()
 
 
 class Sheet(NamedTuple):
@@ -35,7 +53,7 @@ def screen(result: Result) -> RenderableType:
     if beside(result.inputs):
         parts += [Text(), _table(comparison(result)), Text(WHY[result.inputs.name])]
     parts += [Text(note) for note in result.notes]
-    return Group(*parts)
+    return _Trimmed(Group(*parts))
 
 
 def overview(result: Result) -> Sheet:
