@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, POOL, Cli, in_80_columns, job, pool_view, reply
+from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, pool_view, reply
 from spothop.cli.app import app
-from spothop.wire import Wanted
+from spothop.protection import ADD
+from spothop.wire import Unprotected, UnprotectedView, Wanted
 
 COMMANDS = sorted(str(getattr(c.callback, "__name__", "")) for c in app.registered_commands)
 
@@ -106,6 +107,22 @@ def test_a_long_reason_is_wrapped(cli: Cli, command: str) -> None:
     assert reason.replace(" ", "") in "".join(cli.out.split())
 
 
+@pytest.mark.parametrize("command", ["jobs", "show"])
+def test_what_an_unprotected_job_lacks_fits(cli: Cli, command: str) -> None:
+    found = UnprotectedView(
+        cause=Unprotected.NO_CALLS,
+        reason="the script has made no call of spothop for 5 min: nothing of it is saved",
+        since=NOW,
+        add=list(ADD[Unprotected.NO_CALLS]),
+    )
+    shown = job().model_copy(update={"unprotected": found})
+    cli.master.scripted["GET /jobs"] = reply([shown])
+    cli.master.scripted[f"GET /jobs/{JOB}"] = reply(shown)
+    assert cli(*[command, JOB][: 1 + (command == "show")]) == 0
+    check(cli.out)
+    assert "with sp.step_context():  # around each step" in cli.out
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -148,6 +165,19 @@ def test_every_help_fits_80_columns(cli: Cli, command: str) -> None:
     check(cli.out)
     options = cli.out.partition("Options:")[2]
     assert not re.search("<[a-z]", options)  # words, not the types of a program
+
+
+def test_the_help_of_simulate_fits_too(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a program of its own."""
+    from spothop.simulator.cli import app as simulator
+
+    with pytest.raises(SystemExit):
+        simulator(["--help"], prog_name="spothop simulate")
+    text = capsys.readouterr().out
+    check(text)
+    options = text.partition("Options:")[2]
+    assert "Example: spothop simulate " in text
+    assert not re.search("<[a-z]", options)
 
 
 @pytest.mark.parametrize("command", ["jobs", "vms", "pools", "plan", "show"])

@@ -23,54 +23,89 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def simulate(
-    file: Annotated[Path | None, typer.Argument(help="inputs, as YAML")] = None,
-    preset: Annotated[str | None, typer.Option(help=" | ".join(PRESETS))] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The inputs, as YAML.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Inputs that come with spothop: {' or '.join(PRESETS)}."
+        ),
+    ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="thesis, notice-aware, static-50, none, on-demand; may be repeated"),
+        typer.Option(
+            metavar="NAME",
+            help="A policy: thesis, notice-aware, static-50, none, on-demand; may be repeated.",
+        ),
     ] = None,
-    mttp: Annotated[str | None, typer.Option(help="mean lives: 600,20m; the last repeats")] = None,
+    mttp: Annotated[
+        str | None,
+        typer.Option(metavar="TIMES", help="Mean lives, such as 600,20m; the last repeats."),
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="lives from a trace: .csv of lives, .json of zones")
+        Path | None,
+        typer.Option(metavar="FILE", help="Measured lives: a .csv of lives, or a .json of zones."),
     ] = None,
-    spot_price: Annotated[float | None, typer.Option(help="USD an hour, spot")] = None,
+    spot_price: Annotated[
+        float | None, typer.Option(metavar="USD", help="An hour of a spot VM.")
+    ] = None,
     on_demand_price: Annotated[
-        float | None, typer.Option(help="USD an hour; with a trace, of the VM type in it")
+        float | None,
+        typer.Option(
+            metavar="USD",
+            help="An hour of an on-demand VM; with a trace, of the VM type in it.",
+        ),
     ] = None,
     notices_kept: Annotated[
-        float | None, typer.Option(help="share of notices, 0 to 1; 0.95 unless given")
+        float | None,
+        typer.Option(metavar="P", help="Share of notices that are kept, 0 to 1; default: 0.95."),
     ] = None,
-    replacement: Annotated[str | None, typer.Option(help="notice | kill")] = None,
+    replacement: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When the next VM is asked for: notice or kill."),
+    ] = None,
     boot: Annotated[
-        float | None, typer.Option(help="seconds until a VM could load a checkpoint")
+        float | None, typer.Option(metavar="SECONDS", help="Until a VM could load a checkpoint.")
     ] = None,
     load: Annotated[
-        float | None, typer.Option(help="seconds to load it and begin; after the last save")
+        float | None,
+        typer.Option(metavar="SECONDS", help="To load it and begin, after the last save."),
     ] = None,
     boot_overlaps: Annotated[
-        bool | None, typer.Option("--boot-overlaps", help="boot during the allocation")
+        bool | None, typer.Option("--boot-overlaps", help="A VM boots while it is allocated.")
     ] = None,
     stream: Annotated[
-        bool | None, typer.Option("--stream", help="upload saves while they are written")
+        bool | None, typer.Option("--stream", help="Saves are uploaded while they are written.")
     ] = None,
     emergency: Annotated[
-        str | None, typer.Option(help="saves after a notice: once | early+late (as spothop does)")
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Saves after a notice: once, or early+late, which is what spothop does.",
+        ),
     ] = None,
-    margin: Annotated[float | None, typer.Option(help="seconds kept free before the kill")] = None,
+    margin: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Kept free before the kill.")
+    ] = None,
     trials: Annotated[
-        int | None, typer.Option(help="runs of each policy; 100 unless given")
+        int | None, typer.Option(metavar="N", help="Runs of each policy; default: 100.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="the same seed gives the same figures")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="rows, for programs")] = False,
-    report: Annotated[Path | None, typer.Option(help="write an HTML report there")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="The same number gives the same figures.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report there, as HTML.")
+    ] = None,
 ) -> None:
     """Show what a job would take and cost on spot VMs under each policy.
 
     docs/checkpointing.md has a file to begin with.
 
-    Example: spothop simulate --preset thesis-117m --notices-kept 0.95 --report out.html
+    Example: spothop simulate --preset thesis-117m --report out.html
 
-    Example: spothop simulate job.yaml --policy notice-aware --policy static-51 --json
+    Example: spothop simulate inputs.yaml --policy static-51 --json
     """
     given = {
         "policies": policy or None,
