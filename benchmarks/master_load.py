@@ -1,0 +1,308 @@
+"""How many VMs one master carries: a real master, and the calls of a thousand agents that train.
+
+The rows of the fleet are written straight into the database and a cloud that rests lists its VMs;
+everything else is real: HTTP, reports with steps, metrics, commits and logs, the loops. The master
+is held to one core and the agents to the others, so that its processor time is its own.
+
+    python benchmarks/master_load.py --agents 1000 --training --seconds 60 --json
+    python benchmarks/master_load.py --agents 5000 --every 15    heartbeats only
+    python benchmarks/master_load.py --agents 500 --quiet       nobody calls: the loops alone
+    python benchmarks/master_load.py --grow                      cost by the fleet's size
+
+Targets: no sync missed and the 99th percentile under 250 ms; under 1 ms of processor per heartbeat
+and 4 ms per sync with reports, whatever the fleet's size; notice to the request of the replacement
+under 1 s with 100 notices in one second; 500 quiet jobs under 5 % of a core; under 500 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from common import publish, quantile
+from load.agents import Plan
+from load.fleet import Member, write
+from load.serve import settings_of
+from spothop_master.store.db import Database
+from spothop_master.store.schema import User
+
+HERE = Path(__file__).resolve().parent
+PROCESSES = 2
+SETTLE_S = 3.0
+"""Before anything is counted: the first look at every job, and the connections."""
+TICKS = os.sysconf("SC_CLK_TCK")
+PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run."""
+
+    agents: int
+    training: bool = False
+    quiet: bool = False
+    every_s: float = 5.0
+    seconds: float = 60.0
+    notices: int = 0
+    url: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a run showed. Milliseconds of the master's processor, and of the agents' waiting."""
+
+    agents: int
+    syncs: int
+    p50_ms: float
+    p99_ms: float
+    missed: int
+    cpu_ms_per_sync: float
+    cpu_share: float
+    """Of one core, over the whole run."""
+    rss_mb: float
+    notice_to_request_s: float | None
+    """The slowest of all notices."""
+    problems: list[str]
+
+
+def run(case: Case) -> Found:
+    """Raises SystemExit when the master does not answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        port = _free_port()
+        _fill(home, port, case)
+        with _master(home, port, case) as pid:
+            begin_at = time.monotonic() + 0.5 + SETTLE_S
+            plans = _plans(case, port, begin_at)
+            agents = [] if case.quiet else [_agents(plan) for plan in plans]
+            time.sleep(max(0.0, begin_at - time.monotonic()))
+            cpu_s, began = _cpu_s(pid), time.monotonic()
+            time.sleep(max(0.0, begin_at + case.seconds - time.monotonic()))
+            seen = [json.loads(agent.communicate()[0]) for agent in agents]
+            cpu_s, took_s = _cpu_s(pid) - cpu_s, time.monotonic() - began
+            requested = _requests_s(home, seen, case)
+            return _found(case, seen, cpu_s, took_s, _rss_mb(pid), requested)
+
+
+def _found(
+    case: Case,
+    seen: Sequence[dict[str, Any]],
+    cpu_s: float,
+    took_s: float,
+    rss_mb: float,
+    requested: float | None,
+) -> Found:
+    latencies = [value for one in seen for value in one["latencies_ms"]] or [0.0]
+    failed = [text for one in seen for text in one["failed"]]
+    syncs = sum(len(one["latencies_ms"]) for one in seen)
+    return Found(
+        agents=case.agents,
+        syncs=syncs,
+        p50_ms=quantile(latencies, 0.5),
+        p99_ms=quantile(latencies, 0.99),
+        missed=sum(one["late"] for one in seen) + len(failed),
+        cpu_ms_per_sync=1000 * cpu_s / max(1, syncs),
+        cpu_share=cpu_s / took_s,
+        rss_mb=rss_mb,
+        notice_to_request_s=requested,
+        problems=sorted({*failed})[:5],
+    )
+
+
+def _fill(home: Path, port: int, case: Case) -> None:
+    settings = settings_of(home, port, case.url, case.settings)
+    members = [Member(number=number) for number in range(case.agents)]
+    now = datetime.now(timezone.utc)
+    db = Database(settings.database_url)
+    db.migrate()
+    with db.begin() as session:
+        owner = User(name="load", role="user", created_at=now)
+        session.add(owner)
+        session.flush()
+        write(session, members, owner_id=owner.id, now=now)
+    db.close()
+
+
+@contextmanager
+def _master(home: Path, port: int, case: Case) -> Iterator[int]:
+    """Its process id, once it answers."""
+    more = {"silent_after_s": 1e6, "suspect_after_syncs": 10**6} if case.quiet else {}
+    arguments = [str(home), str(port), str(case.agents), case.url]
+    arguments.append(json.dumps({"sync_every_s": case.every_s, **more, **case.settings}))
+    process = _start("load.serve", arguments, cores={0})
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not _answers(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise SystemExit("the master did not start")
+            time.sleep(0.05)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _plans(case: Case, port: int, begin_at: float) -> list[Plan]:
+    share = -(-case.agents // PROCESSES)
+    return [
+        Plan(
+            port=port,
+            first=first,
+            count=min(share, case.agents - first),
+            every_s=case.every_s,
+            begin_at=begin_at,
+            end_at=begin_at + case.seconds,
+            trains=case.training,
+            logs=case.training,
+            notices=min(case.notices // PROCESSES, share),
+            notice_at=begin_at + case.seconds / 2,
+        )
+        for first in range(0, case.agents, share)
+    ]
+
+
+def _agents(plan: Plan) -> subprocess.Popen[str]:
+    return _start("load.agents", [json.dumps(asdict(plan))], cores={*range(1, os.cpu_count() or 1)})
+
+
+def _start(module: str, arguments: list[str], *, cores: set[int]) -> subprocess.Popen[str]:
+    """On these cores, where the machine has them."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments], cwd=HERE, stdout=subprocess.PIPE, text=True
+    )
+    if cores:
+        os.sched_setaffinity(process.pid, cores)
+    return process
+
+
+def _requests_s(home: Path, seen: Sequence[dict[str, Any]], case: Case) -> float | None:
+    """From each notice to the launch of its job's replacement; the slowest."""
+    noticed = {job: at for one in seen for job, at in one["noticed"].items()}
+    if not noticed:
+        return None
+    launched: dict[str, float] = {}
+    for line in (home / "launches.jsonl").read_text(encoding="utf-8").splitlines():
+        told = json.loads(line)
+        for value in told["tags"].values():
+            launched.setdefault(value, told["at"])
+    waits = [launched.get(job, float("inf")) - at for job, at in noticed.items()]
+    return max(waits)
+
+
+def _cpu_s(pid: int) -> float:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / TICKS
+
+
+def _rss_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def missed_targets(case: Case, found: Found) -> list[str]:
+    """In words; empty when all are met."""
+    limits = [
+        ("missed", found.missed, 0),
+        ("p99_ms", found.p99_ms, 250),
+        ("rss_mb", found.rss_mb, 500),
+    ]
+    if case.quiet:
+        limits.append(("cpu_share", found.cpu_share, 0.05))
+    else:
+        limits.append(("cpu_ms_per_sync", found.cpu_ms_per_sync, 4 if case.training else 1))
+    if found.notice_to_request_s is not None:
+        limits.append(("notice_to_request_s", found.notice_to_request_s, 1))
+    return [f"{name} {value:.4g} (limit {limit})" for name, value, limit in limits if value > limit]
+
+
+def grow(options: argparse.Namespace) -> list[Case]:
+    """The same rate of calls from ever larger fleets: the cost of one should not change."""
+    return [
+        Case(agents=count, training=training, every_s=count / 100, seconds=20, url=options.url)
+        for training in (False, True)
+        for count in (100, 1000, 5000)
+    ]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0],
+        epilog="example: python benchmarks/master_load.py --agents 1000 --training --seconds 60",
+    )
+    parser.add_argument("--agents", type=int, default=1000, help="VMs, each with its job")
+    parser.add_argument("--training", action="store_true", help="steps, metrics, commits and logs")
+    parser.add_argument("--quiet", action="store_true", help="no agent calls: the loops alone")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two syncs of one")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long is measured")
+    parser.add_argument("--notices", type=int, default=100, help="in one second, with --training")
+    parser.add_argument("--grow", action="store_true", help="100, 1,000 and 5,000 VMs")
+    parser.add_argument("--database-url", dest="url", default="", help="an empty database")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    options = parse()
+    cases = [
+        Case(
+            agents=options.agents,
+            training=options.training,
+            quiet=options.quiet,
+            every_s=options.every,
+            seconds=options.seconds,
+            notices=min(options.notices, options.agents) if options.training else 0,
+            url=options.url,
+        )
+    ]
+    if options.grow:
+        cases = grow(options)
+    results = [(case, run(case)) for case in cases]
+    missed = [text for case, found in results for text in missed_targets(case, found)]
+    if options.json:
+        found = [asdict(one) for _, one in results]
+        print(json.dumps(found if options.grow else found[0]))
+        return 1 if missed else 0
+    rows = [
+        {"kind": "quiet" if case.quiet else "training" if case.training else "heartbeats"}
+        | {key: value for key, value in asdict(one).items() if key != "problems"}
+        for case, one in results
+    ]
+    publish("master_load", "one master, its agents, one core", rows, missed=missed)
+    for _, one in results:
+        for problem in one.problems:
+            print(f"  {problem}")
+    print("  targets met" if not missed else f"  targets MISSED: {'; '.join(missed)}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
