@@ -40,6 +40,7 @@ from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
 from spothop_master.store.db import Database
+from spothop_master.store.statistics import KeptStatistics
 from spothop_master.web import pages
 from spothop_master.web import session as web_session
 
@@ -110,7 +111,7 @@ def make_services(
     chaos: Chaos,
     executor: Executor | None,
 ) -> Services:
-    db, wake = Database(settings.database_url), threading.Event()
+    db = Database(settings.database_url)
     heartbeats, directives, sessions = Heartbeats(clock()), DirectiveCache(), Sessions(db)
     watcher = CloudWatcher(
         clouds,
@@ -119,7 +120,6 @@ def make_services(
         clock=clock,
         rng=random.Random(),  # only for jitter
         offers_every_s=settings.prices_every_s,
-        news=wake.set,
     )
     supervisor = Supervisor(
         db,
@@ -130,7 +130,6 @@ def make_services(
         directives=directives,
         sessions=sessions,
         clock=clock,
-        wake=wake,
         chaos=chaos,
         executor=executor,
     )
@@ -142,6 +141,7 @@ def make_services(
         heartbeats=heartbeats,
         directives=directives,
         sessions=sessions,
+        statistics=KeptStatistics(settings, db.read),
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=Logs(settings.home / "logs"),

@@ -20,6 +20,7 @@ from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
 from spothop_master.store.db import Database
+from spothop_master.store.statistics import KeptStatistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Services:
     heartbeats: Heartbeats
     directives: DirectiveCache
     sessions: Sessions
+    statistics: KeptStatistics
     supervisor: Supervisor
     bundles: Bundles
     logs: Logs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -29,6 +28,9 @@ from spothop_master.settings import MasterSettings
 from spothop_master.store import jobs
 from spothop_master.store.schema import Attempt, Base, Event, Job, Observation, User, VmRow
 from support.database import new_database
+
+PASSES = 20
+"""Of the supervise loop in one moment; more is an endless one."""
 
 Row = TypeVar("Row", bound=Base)
 OWNER = "owner-1"
@@ -84,7 +86,7 @@ class MasterHarness:
         self.chaos = Chaos(POINTS)
         self.heartbeats = Heartbeats(self.clock())
         self.directives = DirectiveCache()
-        rng, wake = random.Random(1), threading.Event()
+        rng = random.Random(1)
         self.watcher = CloudWatcher(
             {"fake": self.cloud},
             OWNER,
@@ -92,7 +94,6 @@ class MasterHarness:
             clock=self.clock,
             rng=rng,
             offers_every_s=self.settings.prices_every_s,
-            news=wake.set,
         )
         self.supervisor = Supervisor(
             self.db,
@@ -103,7 +104,6 @@ class MasterHarness:
             directives=self.directives,
             sessions=Sessions(self.db),
             clock=self.clock,
-            wake=wake,
             chaos=self.chaos,
             executor=Inline(),
             rng=rng,
@@ -149,6 +149,15 @@ class MasterHarness:
     def look(self) -> None:
         """One pass of the supervise loop."""
         self.supervisor.run_once()
+
+    def look_at_what_is_due(self) -> None:
+        """What the loop does; nothing may be left that a look at every job would find."""
+        for _ in range(PASSES):
+            self.supervisor.wake.clear()
+            self.supervisor.run_due()
+            if not self.supervisor.wake.is_set():
+                break
+        assert self.supervisor.overlooked() == {}
 
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.advance(seconds)

@@ -115,7 +115,7 @@ class ScriptedAgent:
         with self.db.begin() as session:
             acked = protocol.apply(session, self.vm, envelopes, now=now)
             assert acked == self.seq
-            return protocol.directives(session, self.vm, now=now)
+            return protocol.answer(session, self.vm, now=now, writes=True).directives
 
     # -- the ordinary way ------------------------------------------------------------------------
 

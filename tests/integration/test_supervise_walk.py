@@ -74,7 +74,7 @@ class Walk:
             if self.is_up(agent):
                 self.act(agent)
         try:
-            self.harness.look()
+            self.harness.look_at_what_is_due()
             self.harness.sweep.run_once()
         except Killed:
             self.harness.restart()

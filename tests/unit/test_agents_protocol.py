@@ -45,6 +45,7 @@ from spothop_master.agents import protocol
 from spothop_master.store import attempts, job_views, jobs, policy_inputs
 from spothop_master.store.observations import StatedPriors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Observation, VmRow
+from spothop_master.store.statistics import Statistics
 from spothop_master.store.vms import pool_of
 from support.examples import examples
 
@@ -142,7 +143,7 @@ def test_a_save_time_that_is_only_a_bound_is_not_taken_for_one(harness: MasterHa
         with harness.db.read() as session:
             vm = session.get_one(VmRow, harness.vms()[0].id)
             found = policy_inputs.read(
-                *(session, pool_of(vm), vm.job_id, StatedPriors(prior_save_s=1.0)),
+                *(session, pool_of(vm), vm.job_id, Statistics(StatedPriors(prior_save_s=1.0))),
                 policy="notice-aware",
                 now=harness.clock(),
             )

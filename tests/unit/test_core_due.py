@@ -21,7 +21,7 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.core.decide import decide
-from spothop_master.core.due import Due, due
+from spothop_master.core.due import Due, Quiet, due
 from spothop_master.core.facts import (
     AttemptFacts,
     Limits,
@@ -40,14 +40,22 @@ TRAINS = vm(sighting=LISTED, listed_at=ago(1))
 
 
 def test_a_job_that_trains_waits_for_silence_alone() -> None:
-    expected = Due(silence={"a": seen().limits.suspect_after_s})
+    expected = Due(quiet={"a": Quiet(since=NOW, until=NOW + timedelta(seconds=15))})
     assert due(seen(attempt(), vms=(TRAINS,))) == expected
 
 
 def test_a_suspect_is_looked_at_when_it_is_heard_or_silent_for_longer() -> None:
     silent = replace(TRAINS, silent_s=20, suspect_at=ago(5))
     found = due(seen(attempt(), vms=(silent,)))
-    assert found == Due(silence={"a": seen().limits.silent_after_s}, suspects=("a",))
+    until = NOW + timedelta(seconds=40)
+    assert found == Due(quiet={"a": Quiet(since=ago(20), until=until, suspect=True)})
+
+
+def test_a_vm_that_is_silent_for_ever_waits_for_nothing_more() -> None:
+    silent = replace(TRAINS, silent_s=90, suspect_at=ago(80), deadline_at=NOW)
+    found = due(seen(attempt(), vms=(silent,)))
+    assert found is not None
+    assert found.quiet["a"].until is None
 
 
 @pytest.mark.parametrize(
@@ -166,6 +174,9 @@ def attempts(draw: st.DrawFn, number: int, on: str) -> AttemptFacts:
         stop_wanted=EndReason.CANCELLED if stops else None,
         stop_at=ago(draw(seconds)) if stops else None,
         ended_at=draw(past) if state is AttemptState.ENDED else None,
+        saved_since_stop=draw(st.booleans()),
+        unsaved_s=draw(seconds),
+        last_save_s=draw(seconds),
     )
 
 
@@ -193,6 +204,10 @@ def later(facts: Snapshot, seconds: float) -> Snapshot:
     return replace(
         facts,
         now=facts.now + timedelta(seconds=seconds),
+        attempts=tuple(
+            replace(one, unsaved_s=one.unsaved_s + seconds if one.unsaved_s else 0.0)
+            for one in facts.attempts
+        ),
         vms=tuple(
             replace(
                 one,
@@ -204,13 +219,15 @@ def later(facts: Snapshot, seconds: float) -> Snapshot:
     )
 
 
+def _is_suspect(found: Due, name: str) -> bool:
+    return name in found.quiet and found.quiet[name].suspect
+
+
 def first_s(facts: Snapshot, found: Due) -> float:
     """Seconds until the first thing that it names."""
-    silent = {one.id: one.silent_s for one in facts.vms}
-    waits = [limit - silent[name] for name, limit in found.silence.items()]
-    if found.at is not None:
-        waits.append((found.at - facts.now).total_seconds())
-    return min(waits, default=1e6)
+    times = [found.at, *(quiet.until for quiet in found.quiet.values())]
+    waits = [(at - facts.now).total_seconds() for at in times if at is not None]
+    return min(waits, default=HORIZON_S)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
@@ -238,7 +255,7 @@ def test_a_vm_that_is_heard_again_matters_only_if_it_is_a_suspect(
 ) -> None:
     assume(decide(facts) == [])
     found = due(facts)
-    assume(found is not None and heard not in found.suspects)
+    assume(found is not None and not _is_suspect(found, heard))
     vms = [replace(one, silent_s=0) if one.id == heard else one for one in facts.vms]
     assert decide(replace(facts, vms=tuple(vms))) == []
 

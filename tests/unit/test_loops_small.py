@@ -60,24 +60,39 @@ def test_a_listing_is_shared_while_it_is_fresh_and_asked_for_once_at_a_time() ->
     assert len(executor.given) == 1
 
 
-def test_only_answers_that_differ_are_news() -> None:
+def test_each_listing_tells_what_differs_and_offers_only_when_they_do() -> None:
     clock = FakeClock()
-    cloud, news = FakeCloud(clock=clock, zones=("a",)), []
-    asked = CloudWatcher(
-        {"fake": cloud},
-        OWNER,
-        executor=Inline(),
-        clock=clock,
-        rng=random.Random(0),
-        news=lambda: news.append(clock()),
-    )
-    for zones in (("a",), ("a",), ("a", "b")):
-        cloud.zones = zones
+    cloud = FakeCloud(clock=clock, zones=("a",))
+    asked = watcher(clock, cloud, Inline())
+    listed: list[frozenset[str]] = []
+    offered: list[tuple[str, ...]] = []
+    asked.subscribe(listed=listed.append, offered=lambda: offered.append(cloud.zones))
+
+    def launch(token: str) -> None:
+        config = AgentConfig(
+            master="http://m", token="t", vm=token, dialect=Dialect.AWS, directory="/d"
+        )
+        tags = {OWNER_TAG: OWNER}
+        cloud.launch(LaunchSpec(pool=cloud.pool("a"), user_data=config, tags=tags), token)
+
+    for step in (
+        lambda: None,
+        lambda: launch("one"),
+        lambda: None,
+        lambda: launch("two"),
+        lambda: cloud.kill("i-1", EndCause.PREEMPTED),
+        cloud.machines.clear,
+    ):
+        step()
         asked.ask_listing("fake")
         asked.ask_offers()
+        cloud.zones = ("a", "b")
         clock.advance(60)
-    began = clock() - timedelta(seconds=180)
-    assert news == [began, began, began + timedelta(seconds=120)]
+    one, two, none = frozenset({"one"}), frozenset({"two"}), frozenset[str]()
+    assert listed[:2] == [none, one]
+    assert listed[2] == one, "it runs now"
+    assert listed[3:] == [two, one | two, one | two]
+    assert offered == [("a",), ("a", "b")]
 
 
 def test_a_cloud_is_asked_as_often_as_it_allows() -> None:
@@ -103,10 +118,10 @@ def test_while_the_loop_rests_the_listing_stays_fresh(
     harness.settle(4)
     [machine] = harness.cloud.alive()
     stop, passes = threading.Event(), []
-    run_once = harness.supervisor.run_once
+    run_due = harness.supervisor.run_due
 
     def counted() -> None:
-        run_once()
+        run_due()
         passes.append(harness.clock())
         if len(passes) == 2:
             stop.set()
@@ -115,7 +130,7 @@ def test_while_the_loop_rests_the_listing_stays_fresh(
             harness.cloud.kill(machine.id, EndCause.PREEMPTED)
             harness.clock.advance(2)
 
-    harness.supervisor.run_once = counted  # type: ignore[method-assign]
+    harness.supervisor.run_due = counted  # type: ignore[method-assign]
     harness.supervisor.wake.clear()
     harness.supervisor.run_forever(stop)
     assert len(passes) == 2, "not after 60 s, but at once"
@@ -247,7 +262,7 @@ def test_a_cloud_that_never_answered_has_a_reason() -> None:
 def test_a_fault_of_an_adapter_is_a_failure_like_any_other() -> None:
     clock, cloud = FakeClock(), FakeCloud(clock=FakeClock())
     asked, news = watcher(clock, cloud, Inline()), []
-    asked._news = lambda: news.append(1)
+    asked.subscribe(listed=lambda tokens: None, offered=lambda: news.append(1))
     calls = []
 
     def broken() -> list[Any]:

@@ -29,6 +29,7 @@ from spothop_master.store.schema import (
     User,
     VmRow,
 )
+from spothop_master.store.statistics import FRESH
 from support.database import new_database
 from support.examples import examples
 
@@ -91,7 +92,7 @@ def figures(db: Database, pool: Pool = A, **priors: Any) -> pool_figures.PoolFig
 def measures(db: Database, policy: str, pool: Pool = A) -> Any:
     with db.read() as session:
         return policy_inputs.read(
-            session, pool, None, STATED, policy=policy, now=NOW, grace_s=30
+            session, pool, None, FRESH, policy=policy, now=NOW, grace_s=30
         ).measures
 
 
@@ -364,7 +365,7 @@ def test_no_figure_is_ever_nan_or_infinite(
     for policy in ("thesis", "thesis-always", "notice-aware"):
         with db.read() as session:
             m = policy_inputs.read(
-                session, A, None, STATED, policy=policy, now=NOW, grace_s=30
+                session, A, None, FRESH, policy=policy, now=NOW, grace_s=30
             ).measures
         decision = next_insurance(policy, m, step=0)
         assert decision.tau_s is None or math.isfinite(decision.tau_s)

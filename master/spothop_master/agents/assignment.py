@@ -11,12 +11,12 @@ from spothop.jobspec import JobSpec
 from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
 from spothop_master.store.jobs import spec_of
-from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store.statistics import Statistics
 
 
 def build(
-    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+    session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
 ) -> Assignment:
     """The agent fences at once only when no older attempt can still commit."""
     job = session.get_one(Job, attempt.job_id)
@@ -41,7 +41,7 @@ def build(
         unprotected_after_s=spec.checkpoint.unprotected_after.total_seconds(),
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
-        policy=insurance.first_params(session, vm, job, priors, now=now),
+        policy=insurance.first_params(session, vm, job, statistics, now=now),
     )
 
 

@@ -1,8 +1,8 @@
 """The insurance of a job, from its rows: loads the facts, asks `core.insurance`, writes it down.
 
-`directive` is asked at every sync, so that what other jobs measured reaches a running one;
-`refresh` writes the same answer into the job's row and, when it changed materially, into its
-events.
+`directive` is asked at every sync, so that what other jobs measured reaches a running one; at one
+with reports `refresh` writes the same answer into the job's row and, when it changed materially,
+into its events.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from spothop_master.core import insurance
 from spothop_master.core.insurance import InsuranceFacts
 from spothop_master.store import policy_inputs, transitions
 from spothop_master.store.jobs import spec_of
-from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
+from spothop_master.store.statistics import Statistics
 from spothop_master.store.vms import pool_of
 
 
 def directive(
-    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+    session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
 ) -> Insurance | None:
     """None: no insurance save, now or ever, or the first step time is not known yet."""
     job = session.get_one(Job, attempt.job_id)
-    return insurance.directive(insurance.decide(_facts(session, job, vm, attempt, priors, now=now)))
+    return insurance.directive(
+        insurance.decide(_facts(session, job, vm, attempt, statistics, now=now))
+    )
 
 
 def refresh(
-    session: Session, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
-) -> None:
-    """After steps and commits of the attempt that trains."""
+    session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
+) -> Insurance | None:
+    """The same, noted in the job and, where it changed materially, in its events."""
     job = session.get_one(Job, attempt.job_id)
-    decision = insurance.decide(_facts(session, job, vm, attempt, priors, now=now))
+    decision = insurance.decide(_facts(session, job, vm, attempt, statistics, now=now))
     new = insurance.directive(decision)
     data = new.model_dump(mode="json") if new else None
     if data == job.insurance and data is not None:
-        return
+        return new
     job.insurance = data
     if insurance.is_material(_last_tau_s(session, job), new):
         text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
@@ -54,31 +56,38 @@ def refresh(
             attempt=attempt.number,
             data=data or {},
         )
+    return new
 
 
 def first_params(
-    session: Session, vm: VmRow, job: Job, priors: Priors, *, now: datetime
+    session: Session, vm: VmRow, job: Job, statistics: Statistics, *, now: datetime
 ) -> PolicyParams:
     """What the agent of a new attempt begins with."""
     age_s = _age_s(vm, now)
-    facts = _facts_at(session, job, vm, priors, step=0, age_s=age_s, now=now)
+    facts = _facts_at(session, job, vm, statistics, step=0, age_s=age_s, now=now)
     before = spec_of(job).checkpoint.release_before
     return insurance.params(facts).model_copy(update={"release_before_s": before.total_seconds()})
 
 
 def _facts(
-    session: Session, job: Job, vm: VmRow, attempt: Attempt, priors: Priors, *, now: datetime
+    session: Session,
+    job: Job,
+    vm: VmRow,
+    attempt: Attempt,
+    statistics: Statistics,
+    *,
+    now: datetime,
 ) -> InsuranceFacts:
     step, at = _newest_saved(session, attempt)
     age_s = _age_s(vm, at or now)
-    return _facts_at(session, job, vm, priors, step=step, age_s=age_s, now=now)
+    return _facts_at(session, job, vm, statistics, step=step, age_s=age_s, now=now)
 
 
 def _facts_at(
     session: Session,
     job: Job,
     vm: VmRow,
-    priors: Priors,
+    statistics: Statistics,
     *,
     step: int,
     age_s: float,
@@ -87,7 +96,7 @@ def _facts_at(
     checkpoint = spec_of(job).checkpoint
     policy = checkpoint.policy_name
     inputs = policy_inputs.read(
-        session, pool_of(vm), job.id, priors, policy=policy, now=now, grace_s=vm.grace_s
+        session, pool_of(vm), job.id, statistics, policy=policy, now=now, grace_s=vm.grace_s
     )
     return InsuranceFacts(
         policy=policy,

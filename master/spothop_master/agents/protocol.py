@@ -20,7 +20,8 @@ nothing after it counts), and trusting the agent's clock (reports carry their ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -36,6 +37,7 @@ from spothop.wire import (
     EndReason,
     Envelope,
     FenceDirective,
+    Insurance,
     InsuranceDirective,
     ReleaseDirective,
     StopDirective,
@@ -43,9 +45,9 @@ from spothop.wire import (
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
 from spothop_master.core.states import VmEvent
-from spothop_master.store import attempts, leases, transitions, vms
-from spothop_master.store.observations import STATED, Priors
-from spothop_master.store.schema import Attempt, Job, VmRow
+from spothop_master.store import attempts, leases, transitions
+from spothop_master.store.schema import Job, Place, VmRow
+from spothop_master.store.statistics import FRESH, Statistics
 
 _SAVED = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
 """What an attempt is stopped for, and then goes on elsewhere: it saves first."""
@@ -63,7 +65,7 @@ def join(
     now: datetime,
     boot_s: float | None = None,
     address: str | None = None,
-    priors: Priors = STATED,
+    statistics: Statistics = FRESH,
 ) -> tuple[VmRow, Assignment]:
     """The one-time token of a VM becomes its session. Raises BadToken.
 
@@ -87,7 +89,7 @@ def join(
         transitions.follow(session, job, now=now, text=f"attempt {attempt.number} prepares")
     vm.session_hash, vm.last_contact_at = session_hash, now
     session.flush()
-    return vm, build(session, vm, attempt, priors, now=now)
+    return vm, build(session, vm, attempt, statistics, now=now)
 
 
 def apply(
@@ -96,7 +98,6 @@ def apply(
     envelopes: Sequence[Envelope],
     *,
     now: datetime,
-    priors: Priors = STATED,
 ) -> int:
     """Reports in the order of their numbers; the highest one without a gap before it.
 
@@ -112,7 +113,7 @@ def apply(
             continue
         if envelope.seq != vm.acked_seq + 1:
             break
-        _apply_one(session, vm, envelope, now=now, priors=priors)
+        _apply_one(session, vm, envelope, now=now)
         vm.acked_seq = envelope.seq
         vm.join_hash = None
         vm.last_contact_at = now
@@ -120,16 +121,14 @@ def apply(
     return vm.acked_seq
 
 
-def _apply_one(
-    session: Session, vm: VmRow, envelope: Envelope, *, now: datetime, priors: Priors
-) -> None:
+def _apply_one(session: Session, vm: VmRow, envelope: Envelope, *, now: datetime) -> None:
     """One with a number that no database holds changes nothing: the agent would send it again for
     ever, and none of those after it would count."""
     try:
         with session.begin_nested():
             at = now - timedelta(seconds=max(0.0, envelope.age_s))
             at = max(at, vm.joined_at or at)
-            reports.apply_report(session, vm, envelope, at=at, priors=priors)
+            reports.apply_report(session, vm, envelope, at=at)
     except (OverflowError, DataError) as error:
         why = error.orig if isinstance(error, DataError) else error  # without the statement
         text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
@@ -137,50 +136,71 @@ def _apply_one(
         transitions.record(session, "message", text, now=now, row=vm, data=data)
 
 
-def directives(
-    session: Session, vm_id: str, *, now: datetime, priors: Priors = STATED
-) -> list[AnyDirective]:
-    """What holds now for this VM; saying it again is harmless."""
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """To one sync."""
+
+    directives: list[AnyDirective]
+    waiting: bool
+    """The VM is ready and idle until the master lets it fence or assigns an attempt."""
+    draining: bool
+    """Its attempt has a notice, and is told when its replacement is ready."""
+
+
+def answer(
+    session: Session,
+    vm_id: str,
+    *,
+    now: datetime,
+    statistics: Statistics = FRESH,
+    writes: bool = False,
+) -> Answer:
+    """What holds now for this VM; saying it again is harmless. With `writes`, in a transaction that
+    may write, what it says of the insurance is noted in the job and its events."""
     vm = session.get_one(VmRow, vm_id)
+    place = attempts.living_place(session, vm_id)
+    insure = insurance.refresh if writes else insurance.directive
+    found = _directives(session, vm, place, insure, statistics, now)
+    if place is None:
+        return Answer(directives=found, waiting=vm.state not in VM_LEAVING, draining=False)
+    attempt = place.attempt
+    return Answer(
+        directives=found,
+        waiting=place.prepared_at is not None and attempt.fenced_at is None,
+        draining=attempt.state == AttemptState.DRAINING.value,
+    )
+
+
+def _directives(
+    session: Session,
+    vm: VmRow,
+    place: Place | None,
+    insure: Callable[..., Insurance | None],
+    statistics: Statistics,
+    now: datetime,
+) -> list[AnyDirective]:
     if vm.state in VM_LEAVING:
         return [ReleaseDirective()]
-    attempt = vms.living_attempt(session, vm_id)
-    if attempt is None:
+    if place is None:
         return []
-    number = attempt.number
+    attempt, number = place.attempt, place.attempt.number
     if attempt.stop_wanted is not None:
         why = EndReason(attempt.stop_wanted)
         return [StopDirective(attempt=number, reason=why, save=why in _SAVED)]
     found: list[AnyDirective] = []
-    if _is_reassigned(session, vm_id, attempt):
-        found.append(AssignDirective(assignment=build(session, vm, attempt, priors, now=now)))
+    if _is_reassigned(session, place):
+        found.append(AssignDirective(assignment=build(session, vm, attempt, statistics, now=now)))
     if attempt.may_fence and attempt.fenced_at is None:
         found.append(FenceDirective(attempt=number))
     if attempt.state == AttemptState.RUNNING.value:
-        due = insurance.directive(session, vm, attempt, priors, now=now)
+        due = insure(session, vm, attempt, statistics, now=now)
         if due is not None:
             found.append(InsuranceDirective(attempt=number, insurance=due))
     return found
 
 
-def is_waiting(session: Session, vm_id: str) -> bool:
-    """The VM is ready and idle until the master lets it fence or assigns an attempt."""
-    vm = session.get_one(VmRow, vm_id)
-    place = attempts.living_place(session, vm_id)
-    if place is None:
-        return vm.state not in VM_LEAVING
-    return place.prepared_at is not None and place.attempt.fenced_at is None
-
-
-def is_draining(session: Session, vm_id: str) -> bool:
-    """Its attempt has a notice, and is told when its replacement is ready."""
-    place = attempts.living_place(session, vm_id)
-    return place is not None and place.attempt.state == AttemptState.DRAINING.value
-
-
-def _is_reassigned(session: Session, vm_id: str, attempt: Attempt) -> bool:
+def _is_reassigned(session: Session, place: Place) -> bool:
     """Not the VM's first attempt, and nothing of it was heard yet."""
-    place = next(place for place in attempt.places if place.vm_id == vm_id)
     if place.prepared_at is not None or place.started_at is not None:
         return False
-    return attempts.place_of(session, vm_id, attempt.number - 1) is not None
+    return attempts.place_of(session, place.vm_id, place.attempt.number - 1) is not None

@@ -52,10 +52,8 @@ from spothop.wire import (
     StepsReport,
     Unprotected,
 )
-from spothop_master.agents import insurance
 from spothop_master.core import gang, verdict
 from spothop_master.store import attempts, observations, transitions
-from spothop_master.store.observations import Priors
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, Place, VmRow
 
 
@@ -68,7 +66,6 @@ class ReportContext:
     vm: VmRow
     place: Place
     at: datetime
-    priors: Priors
 
     @property
     def attempt(self) -> Attempt:
@@ -78,9 +75,7 @@ class ReportContext:
         transitions.record(self.session, kind, text, now=self.at, row=self.place, data=data)
 
 
-def apply_report(
-    session: Session, vm: VmRow, envelope: Envelope, *, at: datetime, priors: Priors
-) -> None:
+def apply_report(session: Session, vm: VmRow, envelope: Envelope, *, at: datetime) -> None:
     """One report, once: the caller checks its number."""
     report = envelope.report
     place = attempts.place_of(session, vm.id, envelope.attempt)
@@ -89,7 +84,7 @@ def apply_report(
         transitions.record(session, "late", text, now=at, row=vm)
         return
     job = session.get_one(Job, place.attempt.job_id)
-    context = ReportContext(session=session, job=job, vm=vm, place=place, at=at, priors=priors)
+    context = ReportContext(session=session, job=job, vm=vm, place=place, at=at)
     if report.kind in _ALWAYS or _counts(context):
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
@@ -155,7 +150,6 @@ def _steps(context: ReportContext, report: StepsReport) -> None:
         place.first_step_at = max(first, place.started_at or first)
         observations.preparation(context.session, context.vm, now=context.at)
     attempts.first_steps(context.session, context.job, context.vm, attempt, now=context.at)
-    _reinsure(context)
 
 
 def _metrics(context: ReportContext, report: MetricsReport) -> None:
@@ -211,7 +205,6 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
             context.attempt.save_s = report.delta_s
         context.attempt.backup_s = report.beta_s
         context.job.user_failures = context.job.infrastructure_failures = 0
-        _reinsure(context)
 
 
 def _observe_save(context: ReportContext, report: CommittedReport) -> None:
@@ -311,13 +304,6 @@ def _end(context: ReportContext, why: EndReason, detail: str) -> None:
         context.note("place", text, reason=why.value)
         return
     attempts.end(context.session, context.job, context.attempt, over, detail=detail, now=context.at)
-
-
-def _reinsure(context: ReportContext) -> None:
-    if context.attempt.state == AttemptState.RUNNING.value:
-        insurance.refresh(
-            context.session, context.vm, context.attempt, context.priors, now=context.at
-        )
 
 
 _ALWAYS = frozenset({"notice", "committed", "message", "acknowledged"})

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from spothop.wire import VmState
+from spothop.wire import Pool, VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
+from spothop_master.store.vms import pool_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class VmSession:
 
     vm: str
     job: str
+    pool: Pool
 
 
 class Sessions:
@@ -46,17 +48,15 @@ class Sessions:
         """Raises `ApiError`: 401 for an unknown session, 410 when its VM is over."""
         digest = token_hash(token)
         with self._db.read() as session:
-            row = session.execute(
-                select(VmRow.id, VmRow.job_id, VmRow.state).where(VmRow.session_hash == digest)
-            ).first()
+            row = session.scalar(select(VmRow).where(VmRow.session_hash == digest))
         if row is None:
             raise ApiError(
                 401, "no_session", "no VM has this session", "join again with a new one-time token"
             )
-        if row[2] == VmState.TERMINATED:
-            self.forget(row[0])
-            raise vm_is_over(row[0])
-        known = VmSession(vm=row[0], job=row[1] or "")
+        if row.state == VmState.TERMINATED:
+            self.forget(row.id)
+            raise vm_is_over(row.id)
+        known = VmSession(vm=row.id, job=row.job_id or "", pool=pool_of(row))
         with self._lock:
             self._known[digest] = known
         return known

@@ -115,7 +115,7 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
                 now=now,
                 boot_s=message.boot_s,
                 address=address,
-                priors=services.settings,
+                statistics=services.statistics,
             )
             vm_id = vm.id
     except protocol.BadToken as error:
@@ -145,30 +145,28 @@ def _from_memory(services: Services, known: VmSession) -> SyncReply | None:
 
 
 def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncReply:
-    now = services.clock()
-    if message.reports:
-        with services.db.begin() as session:
-            _refuse_over(services, session, known.vm)
-            protocol.apply(session, known.vm, message.reports, now=now, priors=services.settings)
-        services.directives.job_changed(known.job)
-        if any(envelope.report.kind in URGENT for envelope in message.reports):
-            services.wake()
+    now, statistics = services.clock(), services.statistics
+    statistics.warm(known.pool, now=now)
     version = services.directives.version(known.vm, known.job)
-    with services.db.read() as session:
+    with services.db.begin() if message.reports else services.db.read() as session:
         row = _refuse_over(services, session, known.vm)
+        if message.reports:
+            protocol.apply(session, known.vm, message.reports, now=now)
         acked = row.acked_seq
-        directives = protocol.directives(session, known.vm, now=now, priors=services.settings)
-        waiting = protocol.is_waiting(session, known.vm)
-        draining = protocol.is_draining(session, known.vm)
+        answer = protocol.answer(
+            session, known.vm, now=now, statistics=statistics, writes=bool(message.reports)
+        )
+    if any(envelope.report.kind in URGENT for envelope in message.reports):
+        services.wake()
     services.sessions.acknowledge(known.vm, acked)
     delay_s = services.settings.sync_every_s
-    if waiting:  # every second that it waits is one without training
+    if answer.waiting:  # every second that it waits is one without training
         delay_s = min(delay_s, WAITING_SYNC_S)
-    elif draining:
+    elif answer.draining:
         delay_s = min(delay_s, DRAINING_SYNC_S)
     else:
-        services.directives.keep(version, directives, now=now)
-    return SyncReply(ack_seq=acked, directives=directives, next_delay_s=delay_s)
+        services.directives.keep(version, answer.directives, now=now)
+    return SyncReply(ack_seq=acked, directives=answer.directives, next_delay_s=delay_s)
 
 
 def _refuse_over(services: Services, session: Session, vm_id: str) -> VmRow:

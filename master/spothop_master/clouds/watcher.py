@@ -71,7 +71,7 @@ class _Asked:
 
 
 class CloudWatcher:
-    """Thread-safe. `news` is called after each answer that differs from the one before."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -82,7 +82,6 @@ class CloudWatcher:
         clock: Callable[[], datetime],
         rng: random.Random,
         offers_every_s: float = 60.0,
-        news: Callable[[], None] = lambda: None,
     ) -> None:
         self._clouds = clouds
         self._owner = owner
@@ -90,12 +89,21 @@ class CloudWatcher:
         self._clock = clock
         self._rng = rng
         self._offers_every = timedelta(seconds=offers_every_s)
-        self._news = news
+        self._on_listing: list[Callable[[frozenset[str]], None]] = []
+        self._on_offers: list[Callable[[], None]] = []
         self._listings: dict[str, Listing] = {}
         self._offers: dict[str, Offers] = {}
         self._asked: dict[tuple[str, str], _Asked] = {}
         self._changed = threading.Condition()
         self._closed = False
+
+    def subscribe(
+        self, *, listed: Callable[[frozenset[str]], None], offered: Callable[[], None]
+    ) -> None:
+        """Call `listed` after each listing, with the tokens of the VMs that differ from the listing
+        before, and `offered` after offers that differ. In the thread that asked the cloud."""
+        self._on_listing.append(listed)
+        self._on_offers.append(offered)
 
     # -- listings --------------------------------------------------------------------------------
 
@@ -177,7 +185,7 @@ class CloudWatcher:
             self._changed.notify_all()
         self._executor.shutdown(wait=True)
 
-    def _ask(self, what: str, cloud: str, question: Callable[[str], bool]) -> None:
+    def _ask(self, what: str, cloud: str, question: Callable[[str], Callable[[], None]]) -> None:
         now = self._clock()
         with self._changed:
             asked = self._asked.setdefault((what, cloud), _Asked(began_at=now))
@@ -188,10 +196,10 @@ class CloudWatcher:
         self._executor.submit(self._answer, what, cloud, question, asked)
 
     def _answer(
-        self, what: str, cloud: str, question: Callable[[str], bool], asked: _Asked
+        self, what: str, cloud: str, question: Callable[[str], Callable[[], None]], asked: _Asked
     ) -> None:
         try:
-            news = question(cloud)
+            tell = question(cloud)
         except CloudError as error:
             self._failed(what, cloud, asked, str(error))
         except Exception:  # a fault of the adapter must not end asking for ever
@@ -201,8 +209,7 @@ class CloudWatcher:
             with self._changed:
                 asked.busy, asked.failures, asked.error, asked.next_at = False, 0, "", None
                 self._changed.notify_all()
-            if news:
-                self._news()
+            tell()
 
     def _failed(self, what: str, cloud: str, asked: _Asked, error: str) -> None:
         with self._changed:
@@ -227,14 +234,29 @@ class CloudWatcher:
         with self._changed:
             self._changed.wait_for(lambda: done() or self._closed, timeout=max(0.0, wait_s))
 
-    def _list(self, cloud: str) -> bool:
+    def _list(self, cloud: str) -> Callable[[], None]:
         began_at, known = self._clock(), self._listings.get(cloud)
         vms = tuple(self._clouds[cloud].list(self._owner))
         listing = self._listings[cloud] = Listing(began_at=began_at, vms=vms)
-        return known is None or known.by_token != listing.by_token
+        before, now = known.by_token if known else {}, listing.by_token
+        changed = frozenset(
+            token for token in before.keys() | now.keys() if before.get(token) != now.get(token)
+        )
 
-    def _pools(self, cloud: str) -> bool:
+        def tell() -> None:
+            for listed in self._on_listing:
+                listed(changed)
+
+        return tell
+
+    def _pools(self, cloud: str) -> Callable[[], None]:
         began_at, known = self._clock(), self._offers.get(cloud)
         by_pool = {info.pool: info for info in self._clouds[cloud].pools()}
         self._offers[cloud] = Offers(began_at=began_at, by_pool=by_pool)
-        return known is None or known.by_pool != by_pool
+        new = known is None or known.by_pool != by_pool
+
+        def tell() -> None:
+            for offered in self._on_offers if new else ():
+                offered()
+
+        return tell

@@ -12,7 +12,7 @@ One that names too little would leave a VM or a job alone for as long as the slo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -21,15 +21,25 @@ from spothop_master.core.facts import Snapshot, VmFacts
 
 
 @dataclass(frozen=True, kw_only=True)
+class Quiet:
+    """What the rules make of one VM's silence."""
+
+    since: datetime
+    """When it was last heard."""
+    until: datetime | None
+    """A rule speaks if it is not heard until then; None: not any more."""
+    suspect: bool = False
+    """It counts as silent: a rule speaks when it is heard again."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Due:
     """What a job waits for; whichever comes first."""
 
     at: datetime | None = None
     """A moment that a rule compares the time with; None: there is none."""
-    silence: dict[str, float] = field(default_factory=dict)
-    """VM -> seconds of silence after which a rule speaks."""
-    suspects: tuple[str, ...] = ()
-    """VMs that count as silent: a rule speaks when they are heard again."""
+    quiet: Mapping[str, Quiet] = field(default_factory=dict)
+    """By VM."""
     listing: bool = False
     """The next listing may say something even if it says the same as the one before."""
     offers: bool = False
@@ -44,8 +54,7 @@ def due(snapshot: Snapshot) -> Due | None:
     times = [*_of_job(snapshot), *_of_attempts(snapshot), *_of_vms(snapshot, present)]
     return Due(
         at=min((at for at in times if at > snapshot.now), default=None),
-        silence={vm.id: left for vm in present if (left := _silence_s(snapshot, vm)) is not None},
-        suspects=tuple(vm.id for vm in present if vm.suspect_at is not None),
+        quiet={vm.id: _quiet(snapshot, vm) for vm in present},
         listing=any(vm.sighting is None for vm in present),
         offers=snapshot.job.state in JOB_ACTIVE and snapshot.offers is None,
     )
@@ -84,7 +93,13 @@ def _deadlines(snapshot: Snapshot, deadlines: list[datetime | None]) -> Iterator
             yield deadline + timedelta(seconds=snapshot.limits.fence_margin_s)
 
 
-def _silence_s(snapshot: Snapshot, vm: VmFacts) -> float | None:
-    """The next limit above what it is silent for; None: no limit is left."""
+def _quiet(snapshot: Snapshot, vm: VmFacts) -> Quiet:
+    """Up to the next limit above what it is silent for."""
     limits = (snapshot.limits.suspect_after_s, snapshot.limits.silent_after_s)
-    return min((limit for limit in limits if limit > vm.silent_s), default=None)
+    limit_s = min((limit for limit in limits if limit > vm.silent_s), default=None)
+    since = snapshot.now - timedelta(seconds=vm.silent_s)
+    return Quiet(
+        since=since,
+        until=None if limit_s is None else since + timedelta(seconds=limit_s),
+        suspect=vm.suspect_at is not None,
+    )

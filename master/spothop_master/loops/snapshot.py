@@ -38,6 +38,9 @@ from spothop_master.store.observations import saved_since_notice, saved_since_st
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
 
+IN_ONE_QUERY = 500
+"""Values; databases limit them."""
+
 ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
 
 
@@ -58,6 +61,18 @@ def jobs_to_watch(session: Session) -> list[str]:
     with_vms = select(VmRow.job_id).where(VmRow.state.in_(ALIVE))
     query = select(Job.id).where(or_(Job.state.in_(states), Job.id.in_(with_vms)))
     return list(session.scalars(query.order_by(Job.submitted_at)))
+
+
+def jobs_of_tokens(session: Session, tokens: Sequence[str]) -> list[str]:
+    """Whose VMs were launched with these tokens; others are not ours."""
+    query = select(VmRow.job_id).where(VmRow.job_id.is_not(None)).distinct()
+    found: dict[str, None] = {}
+    for first in range(0, len(tokens), IN_ONE_QUERY):
+        some = tokens[first : first + IN_ONE_QUERY]
+        found.update(
+            (job, None) for job in session.scalars(query.where(VmRow.token.in_(some))) if job
+        )
+    return [*found]
 
 
 def clouds_in_use(session: Session) -> list[str]:

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import datetime, timedelta
 
@@ -27,9 +27,17 @@ from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action, VmOver
 from spothop_master.core.decide import decide
+from spothop_master.core.due import Due, due
 from spothop_master.core.facts import Limits, Snapshot
+from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import Effect, Launch, LaunchContext, Terminate, apply
-from spothop_master.loops.snapshot import Observed, clouds_in_use, jobs_to_watch, snapshot_of
+from spothop_master.loops.snapshot import (
+    Observed,
+    clouds_in_use,
+    jobs_of_tokens,
+    jobs_to_watch,
+    snapshot_of,
+)
 from spothop_master.settings import MasterSettings
 from spothop_master.store import leases, transitions, vms
 from spothop_master.store.db import Database
@@ -44,6 +52,9 @@ ROUNDS = 50
 """At most so many decisions about one job in one transaction; more is a fault in the rules."""
 
 THREADS = 16
+
+SCAN = timedelta(seconds=5)
+"""How often the database is asked for jobs that nobody told of."""
 
 LISTEN_S = 0.1
 """Between two looks, during a rest, at whether a cloud may be asked for its listing again."""
@@ -63,14 +74,13 @@ class Supervisor:
         directives: DirectiveCache,
         sessions: Sessions,
         clock: Callable[[], datetime],
-        wake: threading.Event | None = None,
         chaos: Chaos | None = None,
         executor: Executor | None = None,
         rng: random.Random | None = None,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        self.wake = wake or threading.Event()
-        """Set it (from any thread) to let the loop look at once."""
+        self.wake = threading.Event()
+        """Set it (from any thread) to let the loop look at once at what has changed."""
         self._db = db
         self._clouds = clouds
         self._settings = settings
@@ -85,11 +95,35 @@ class Supervisor:
         self._new_token = new_token
         self._busy: set[str] = set()
         self._asked: dict[str, datetime] = {}
-        self._in_use: list[str] = []
+        self._in_use: dict[str, None] = {}
+        self._agenda = Agenda(heartbeats, self._rng.random)
+        self._scan_at: datetime | None = None
+        self._listed: dict[str, None] = {}
         self._began = False
         self._observed = Observed(
             watcher=watcher, heartbeats=heartbeats, asked=self._asked, limits=limits_of(settings)
         )
+
+        db.on_change(self._on_change)
+        watcher.subscribe(listed=self._on_listing, offered=self._on_offers)
+
+    # -- what happened; called in any thread -----------------------------------------------------
+
+    def _on_change(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            self._directives.job_changed(job_id)
+        self._agenda.changed(job_ids)
+        self.wake.set()
+
+    def _on_listing(self, tokens: Iterable[str]) -> None:
+        """A listing came, in which the VMs with these tokens are not as in the one before."""
+        self._listed.update(dict.fromkeys(tokens))
+        if self._agenda.listed() or self._listed:
+            self.wake.set()
+
+    def _on_offers(self) -> None:
+        if self._agenda.offered():
+            self.wake.set()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -97,7 +131,7 @@ class Supervisor:
         """Until `stop` is set; set `wake` after it. Never raises for one bad pass."""
         while not stop.is_set():
             try:
-                self.run_once()
+                self.run_due()
             except Exception:  # a bug in one pass must not end the loop
                 log.exception("a supervise pass failed; the next one follows")
             self._rest()
@@ -108,30 +142,69 @@ class Supervisor:
         left_s = self._settings.supervise_every_s
         while not self.wake.wait(min(left_s, LISTEN_S)) and left_s > LISTEN_S:
             left_s -= LISTEN_S
-            for cloud in self._in_use:
+            for cloud in [*self._in_use]:
                 self._watcher.ask_listing(cloud)
         self.wake.clear()
 
+    def run_due(self) -> None:
+        """Look at the jobs that changed and those whose time has come; what needs a cloud goes on
+        in threads."""
+        if self._scan_at is None or self._clock() >= self._scan_at:
+            self._agenda.know(self._scan())
+        self._pass()
+
     def run_once(self) -> None:
-        """Look at every job once; what needs a cloud goes on in threads."""
+        """Look at every job, whatever it waits for."""
+        self._agenda.changed(self._scan())
+        self._pass()
+
+    def overlooked(self) -> dict[str, list[Action]]:
+        """What there is to do for each job that is not being worked on. Asks for nothing and does
+        nothing: right after `run_due`, with no wake since, it is empty."""
+        found = {}
+        with self._db.read() as session:
+            for job_id in jobs_to_watch(session):
+                free = not leases.held(session.get_one(Job, job_id), now=self._clock())
+                if free and job_id not in self._busy:
+                    found[job_id] = self._decide(session, job_id)[1]
+        return {job_id: actions for job_id, actions in found.items() if actions}
+
+    def _scan(self) -> list[str]:
+        """The jobs that are not over, or have VMs."""
         if not self._began and self._db.single_master:
             with self._db.begin() as session:
                 leases.break_all(session)
         self._began = True
+        self._scan_at = self._clock() + SCAN
         with self._db.read() as session:
-            job_ids = jobs_to_watch(session)
-            self._in_use = clouds_in_use(session)
-        if job_ids:
+            self._in_use = dict.fromkeys(clouds_in_use(session))
+            return jobs_to_watch(session)
+
+    def _pass(self) -> None:
+        if self._agenda:
             self._watcher.ask_offers()
-        for cloud in self._in_use:
+        for cloud in [*self._in_use]:
             self._watcher.ask_listing(cloud)
-        for job_id in job_ids:
+        self._agenda.changed(self._jobs_listed())
+        for job_id in self._agenda.due(self._clock()):
             try:
                 self._look(job_id)
+                continue
             except (leases.StaleLease, transitions.StaleState) as error:
                 log.info("%s; looking again at the next pass", error)
             except Exception:  # and a bug in one job must not stop the others
                 log.exception("job %s: this pass failed; the next one follows", job_id)
+            self._agenda.changed([job_id])
+
+    def _jobs_listed(self) -> list[str]:
+        """Of the VMs that listings have told something new of."""
+        tokens = [*self._listed]
+        for token in tokens:
+            self._listed.pop(token, None)
+        if not tokens:
+            return []
+        with self._db.read() as session:
+            return jobs_of_tokens(session, tokens)
 
     def close(self) -> None:
         """Wait for calls under way; their results are written."""
@@ -140,20 +213,27 @@ class Supervisor:
     # -- one job ---------------------------------------------------------------------------------
 
     def _look(self, job_id: str) -> None:
-        if job_id in self._busy or not self._has_work(job_id):
+        if job_id in self._busy or not self._has_work(job_id):  # what is busy tells when it is not
             return
         token = self._new_token()
         effects = self._plan(job_id, token)
         if effects:
             self._busy.add(job_id)
             self._executor.submit(self._work, job_id, token, effects)
+        else:
+            self._agenda.changed([job_id])
 
     def _has_work(self, job_id: str) -> bool:
-        """Without the write lock: most passes end here."""
+        """Without the write lock: most looks end here, with what the job waits for."""
+        now = self._clock()
         with self._db.read() as session:
-            if leases.held(session.get_one(Job, job_id), now=self._clock()):
+            if leases.held(session.get_one(Job, job_id), now=now):
+                self._agenda.plan(job_id, Due(at=now), now=now)
                 return False
-            return bool(self._decide(session, job_id)[1])
+            facts, actions = self._decide(session, job_id)
+        if not actions:
+            self._agenda.plan(job_id, due(facts), now=now)
+        return bool(actions)
 
     def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:
         facts = snapshot_of(
@@ -190,8 +270,9 @@ class Supervisor:
             self._heartbeats.forget(vm_id)
             self._directives.forget(vm_id)
             self._asked.pop(vm_id, None)
-        self._directives.job_changed(job_id)
-        if any(isinstance(effect, Launch) for effect in effects):
+        launches = [effect for effect in effects if isinstance(effect, Launch)]
+        self._in_use.update(dict.fromkeys(effect.cloud for effect in launches))
+        if launches:
             self._chaos.reach("vm_row_committed")
         return effects
 
@@ -213,8 +294,7 @@ class Supervisor:
             log.exception("job %s: the cloud's listing will tell what came of it", job_id)
             self._give_back(job_id, token)
         self._busy.discard(job_id)
-        self._directives.job_changed(job_id)
-        self.wake.set()
+        self._on_change([job_id])
 
     def _give_back(self, job_id: str, token: str) -> None:
         try:

@@ -9,13 +9,15 @@ Alembic is half a second of a master's start. It is imported when there is somet
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+
+from spothop_master.store.changes import changed_jobs
 
 MIGRATIONS = Path(__file__).resolve().parent.parent / "_migrations"
 """A relative link to `migrations/` in the repository; a real folder in a wheel."""
@@ -40,6 +42,7 @@ class Database:
         self.engine = sa.create_engine(parsed, hide_parameters=True)
         self._writes = self.engine
         self._lock = threading.Lock()
+        self._listeners: list[Callable[[frozenset[str]], None]] = []
         self._turn: AbstractContextManager[Any] = nullcontext()
         if self.single_master:
             # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
@@ -51,12 +54,18 @@ class Database:
     @contextmanager
     def begin(self) -> Iterator[Session]:
         """A transaction that may write: commits at the end, rolls back on an exception."""
-        with (
-            self._turn,
-            Session(self._writes, expire_on_commit=False) as session,
-            session.begin(),
-        ):
-            yield session
+        with self._turn, Session(self._writes, expire_on_commit=False) as session:
+            with session.begin():
+                yield session
+            changed = changed_jobs(session)
+        if changed:
+            for listener in self._listeners:
+                listener(changed)
+
+    def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
+        """Call it with the ids of the jobs that a transaction of this process changed, after each
+        commit, in the thread that committed. It must be quick and never raise."""
+        self._listeners.append(listener)
 
     @contextmanager
     def read(self) -> Iterator[Session]:

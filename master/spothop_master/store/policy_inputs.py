@@ -17,9 +17,8 @@ from spothop.policy import Measures
 from spothop.policy.hazard import Hazard
 from spothop.policy.savetimes import RECENT, estimate
 from spothop.wire import Pool
-from spothop_master.store.observations import Priors
-from spothop_master.store.pool_figures import of_pools
 from spothop_master.store.schema import Attempt, Observation
+from spothop_master.store.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ def read(
     session: Session,
     pool: Pool,
     job_id: str | None,
-    priors: Priors,
+    statistics: Statistics,
     *,
     policy: str,
     now: datetime,
@@ -47,7 +46,7 @@ def read(
 
     `lives` counts the preemptions of the region: they are behind M under either policy.
     """
-    figures = of_pools(session, [pool], priors, now=now)[pool]
+    figures, priors = statistics.of(session, pool, now=now), statistics.priors
     save_s, backup_s = _of_job(session, job_id)
     bounds_s = _save_bounds_s(session, job_id) if save_s is None else []
     ours = not policy.startswith("thesis")

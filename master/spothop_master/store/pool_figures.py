@@ -108,7 +108,7 @@ class PoolFigures:
             half_life_s=self.half_life_s,
         )
 
-    @property
+    @cached_property
     def failure_s(self) -> float | None:
         """M_f of the region: mean time between ends that nothing announced."""
         return failure_mean_s(
@@ -117,11 +117,15 @@ class PoolFigures:
             half_life_s=self.half_life_s,
         )
 
-    @property
+    @cached_property
     def hazard(self) -> Hazard | None:
         """The hazard by age: its shape from the region, its level from the zone's own M."""
         zones = [weighed(by_event(zone)) for zone in (self.own, *self.neighbours)]
         return fit_by_age(zones, mttp_s=self.rate.mttp_s)
+
+    def settle(self) -> None:
+        """Compute now what a policy asks for, and not at the first question."""
+        _ = self.rate, self.notice, self.failure_s, self.hazard
 
     @property
     def survival(self) -> list[Survival]:

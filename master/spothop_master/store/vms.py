@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, Pool, VmReason, VmState
@@ -13,7 +12,7 @@ from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.placement import REFUSALS
 from spothop_master.core.states import VmEvent
 from spothop_master.store import observations, transitions
-from spothop_master.store.schema import Attempt, Job, Place, VmRow
+from spothop_master.store.schema import Job, VmRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,12 +183,3 @@ def over(
             evidence=end.evidence.value,
             now=now,
         )
-
-
-def living_attempt(session: Session, vm_id: str) -> Attempt | None:
-    """The attempt that runs on it; a VM has one at most."""
-    return session.scalar(
-        select(Attempt)
-        .join(Place, Place.attempt_id == Attempt.id)
-        .where(Place.vm_id == vm_id, Place.living)
-    )

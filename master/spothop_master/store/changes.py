@@ -1,0 +1,67 @@
+"""Which jobs a transaction changed, told after its commit.
+
+Whoever keeps something that was made from a job's rows (the supervise loop, the directives in
+memory) has to know when they change. Telling it from each place that writes was tried first: each
+new one is one that may be forgotten. So the session itself is watched, and `Database.begin` tells
+what it saw once that is committed.
+
+Two rules:
+
+1. Columns that only report progress, and that no decision and no directive is made from, are left
+   out (`_PROGRESS`); they change at every sync of every VM.
+2. Statements in bulk are not seen. There are few: leases, and the times of the last contact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, UOWTransaction
+
+from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, VmRow
+
+_KEY = "spothop_changed_jobs"
+
+_PROGRESS: dict[type[Base], frozenset[str]] = {
+    Job: frozenset({"insurance", "reason", "lease_token", "lease_until", "unprotected"}),
+    Attempt: frozenset({"step_s", "save_s", "backup_s", "places"}),
+    Place: frozenset({"last_step", "last_step_at", "step_at_notice", "attempt"}),
+    VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash"}),
+    Checkpoint: frozenset(),
+}
+"""The tables that decisions are made from, and their columns that are not."""
+
+
+def changed_jobs(session: Session) -> frozenset[str]:
+    """So far; ids of jobs."""
+    return frozenset(session.info.get(_KEY, ()))
+
+
+@sa.event.listens_for(Session, "after_flush")
+def _collect(session: Session, _context: UOWTransaction) -> None:
+    found = session.info.setdefault(_KEY, set())
+    for row in _changed(session):
+        job_id = row.attempt.job_id if isinstance(row, Place) else _job_id(row)
+        if job_id is not None:
+            found.add(job_id)
+
+
+def _changed(session: Session) -> Iterator[Base]:
+    yield from (row for row in session.new if type(row) in _PROGRESS)
+    for row in session.dirty:
+        progress = _PROGRESS.get(type(row))
+        if progress is not None and not _columns(row) <= progress:
+            yield row
+
+
+def _columns(row: Any) -> set[str]:
+    """Those that have another value than at the last flush."""
+    state = sa.inspect(row)
+    return {name for name in state.committed_state if state.attrs[name].history.has_changes()}
+
+
+def _job_id(row: Any) -> str | None:
+    found: str | None = row.id if isinstance(row, Job) else row.job_id
+    return found

@@ -1,0 +1,106 @@
+"""The figures of pools for those who ask at every sync: read seldom, and never while writing.
+
+Reading them costs what the fleet is large: every living VM and thousands of ended lives. They
+change slowly. So they are kept for a while, and the while grows with what reading took: a small
+fleet's are a second old at most, and a large one's cost a twentieth of a core at most.
+
+A transaction that writes uses what there is (`of`); `warm` is called before it, without a lock.
+
+What does not work: sums that each observation adds to. The estimates weigh each life by its age and
+by the lives around it, so that nothing that can be added stands still.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from spothop.wire import Pool
+from spothop_master.store.observations import STATED, Priors
+from spothop_master.store.pool_figures import PoolFigures, of_pools
+from spothop_master.store.zone_observations import Region, region_of
+
+LEAST_S, MOST_S = 1.0, 60.0
+SHARE = 20
+"""They are kept for so many times what reading them took."""
+
+
+class Statistics:
+    """What is known of pools, and what is assumed where nothing is. Reads at every question."""
+
+    def __init__(self, priors: Priors) -> None:
+        self.priors = priors
+
+    def of(self, session: Session, pool: Pool, *, now: datetime) -> PoolFigures:
+        return of_pools(session, [pool], self.priors, now=now)[pool]
+
+
+FRESH = Statistics(STATED)
+"""With the defaults of the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Region:
+    """The figures of those of its pools that somebody asked for; read together."""
+
+    figures: Mapping[Pool, PoolFigures]
+    until: float
+    """On the monotonic clock."""
+
+
+class KeptStatistics(Statistics):
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        priors: Priors,
+        read: Callable[[], AbstractContextManager[Session]],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(priors)
+        self._read = read
+        self._monotonic = monotonic
+        self._regions: dict[Region, _Region] = {}
+        self._reading = threading.Lock()
+
+    def warm(self, pool: Pool, *, now: datetime) -> None:
+        """Read them anew if they are old: in a transaction of its own, so outside any other. While
+        another thread is doing that, what there is serves."""
+        known = self._known(pool)
+        if known is not None and self._monotonic() < known.until:
+            return
+        if not self._reading.acquire(blocking=known is None):
+            return
+        try:
+            with self._read() as session:
+                self._remember(session, pool, now)
+        finally:
+            self._reading.release()
+
+    def of(self, session: Session, pool: Pool, *, now: datetime) -> PoolFigures:
+        """As old as they may be; read in this session when there are none."""
+        known = self._known(pool)
+        return (known or self._remember(session, pool, now)).figures[pool]
+
+    def _known(self, pool: Pool) -> _Region | None:
+        known = self._regions.get(region_of(pool))
+        return known if known is not None and pool in known.figures else None
+
+    def _remember(self, session: Session, pool: Pool, now: datetime) -> _Region:
+        began, region = self._monotonic(), region_of(pool)
+        before = self._regions.get(region)
+        pools = {pool, *(before.figures if before else ())}
+        figures = of_pools(session, pools, self.priors, now=now)
+        for each in figures.values():
+            each.settle()
+        done = self._monotonic()
+        keep_s = min(MOST_S, max(LEAST_S, SHARE * (done - began)))
+        found = self._regions[region] = _Region(figures=figures, until=done + keep_s)
+        return found
