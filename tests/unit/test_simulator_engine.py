@@ -395,6 +395,25 @@ def test_a_streamed_save_fits_where_one_after_the_other_does_not() -> None:
     assert streamed.recomputation_s[0] == pytest.approx(0, abs=1e-6)
 
 
+def test_saves_that_cost_next_to_nothing_are_ten_seconds_apart_but_static_ones() -> None:
+    cheap = {
+        "steps": 1_000,
+        "step_s": 0.1,
+        "save_s": 0.01,
+        "backup_s": 0.1,
+        "lives": {"kind": "replay", "lives_s": []},
+        "periodic_every": None,
+    }
+
+    def saves(policy: str, **changes: Any) -> float:
+        return round(float(one(inputs(**cheap, **changes), policy).save_s[0]) / 0.01)
+
+    prior = {"knowledge": "learned", "prior_mttp_s": 60}
+    assert saves("notice-aware", **prior, min_interval_s=0) > 50
+    assert saves("notice-aware", **prior) == 10
+    assert saves("static-5", **prior) == 200
+
+
 def test_a_hopeless_job_is_refused_early_with_the_figures() -> None:
     told: list[tuple[str, float]] = []
     hopeless = inputs(

@@ -31,6 +31,10 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
     if report.code == 0 and report.done:
         return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
     if stop_wanted is not None and (report.stopped or report.code == 0):
+        if stop_wanted is EndReason.PREEMPTED:
+            return Verdict(
+                reason=stop_wanted, text="it was stopped because its replacement is ready"
+            )
         return Verdict(reason=stop_wanted, text=f"{how}, as asked: {stop_wanted}")
     if report.out_of_memory:
         return Verdict(
