@@ -138,6 +138,11 @@ class Attempt:
         asked = pending is not None and pending.kind is SaveKind.EMERGENCY
         return asked or (self._backups is not None and self._backups.waiting > 0)
 
+    @property
+    def has_made_its_last_save(self) -> bool:
+        """The one before the deadline: what is trained after it is lost."""
+        return self._saves.asked_late and not self.saves_for_notice
+
     def _late_save(self, backups: Backups) -> Ask | None:
         """The last one before the deadline, where the first was in time and training goes on."""
         notice = self._context.state.notice

@@ -128,13 +128,17 @@ class Notices:
 
     async def _until_not_needed(self, notice: Notice) -> None:
         """The VM trains on: the cloud takes it seconds after it was told, and the replacement is
-        not ready yet. So until the process is over (the master ends it when the replacement is), or
-        shortly before the deadline, with nothing on its way."""
+        not ready yet. So until the process is over (the master ends it when the replacement is),
+        the last save before the deadline is made, or the deadline is near with nothing under way.
+        """
         while not self._attempt.over.is_set():
             known = self._context.state.notice
             if known is None or known.event != notice.event or known.release_at is None:
                 return
-            if self._context.now() >= known.release_at and not self._attempt.saves_for_notice:
+            near = self._context.now() >= known.release_at
+            if self._attempt.has_made_its_last_save or (
+                near and not self._attempt.saves_for_notice
+            ):
                 return
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._attempt.over.wait(), LOOK_S)

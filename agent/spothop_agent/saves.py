@@ -88,7 +88,8 @@ class Saves:
     save_bounds_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Of the newest others, which took at most so long."""
     backup_s: float | None = None
-    _asked_late: bool = False
+    asked_late: bool = False
+    """Asked for the last save before the deadline."""
     _own: deque[int] = field(default_factory=lambda: deque(maxlen=periodic.KEPT))
     """Steps at which the script saved by itself."""
     _spent: int = -1
@@ -279,19 +280,19 @@ class Saves:
         if self.pending is not None and self.pending.kind is SaveKind.EMERGENCY:
             return AtNotice(ask=None, fits=fits, reason=f"already asked for; {reason}")
         ask = self._ask(SaveKind.EMERGENCY, now, deadline=deadline, reason=f"notice {event}")
-        self._asked_late = False
+        self.asked_late = False
         return AtNotice(ask=ask, fits=fits, reason=reason)
 
     def late(self, by: float, *, deadline: float, now: float, uploading: bool) -> Ask | None:
         """One more emergency save, as late as it fits `by` a moment: training went on after the
         first one, whose time is known by now. Only where that was longer than the save takes."""
-        if self._asked_late or self.pending is not None or uploading or self.step is None:
+        if self.asked_late or self.pending is not None or uploading or self.step is None:
             return None
         need_s = self._last_save_s
         fits = need_s < by - now <= LATE * need_s + LATE_S
         if not fits or self.step <= self.emergency_step or now - self.emergency_at <= need_s:
             return None
-        self._asked_late = True
+        self.asked_late = True
         reason = f"{deadline - now:.1f} s to the deadline: what was trained since the last save"
         return self._ask(SaveKind.EMERGENCY, now, deadline=deadline, reason=reason)
 
