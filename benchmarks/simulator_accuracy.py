@@ -199,7 +199,7 @@ def read(database: Database, job_id: str, case: Case) -> Record | None:
         wall_s=seconds(vms[0].requested_at, newest.last_step_at),
         lives_s=[life.value for life in before if life is not None],
         step_s=step_s,
-        save_s=mean([save.delta_s for save in saves], case.workload.save_ms / 1000),
+        save_s=mean([s.delta_s for s in saves if s.delta_s > 0], case.workload.save_ms / 1000),
         backup_s=mean([save.beta_s for save in saves], 0.1),
         allocation_s=mean([o.value for o in seen if o.kind == "allocation"], 0.0),
         # the product measures to the end of the first step, the simulator to its beginning

@@ -16,6 +16,7 @@ from spothop.wire import (
     ExitedReport,
     MessageReport,
     NoticeReport,
+    PolicyParams,
     ReleaseDirective,
     SaveKind,
     StepsReport,
@@ -38,7 +39,8 @@ def test_a_flood_of_output_and_a_full_disk_take_nothing_from_the_agent(tmp_path:
     need_mounts()
     storage, disk = tmp_path / "storage", tmp_path / "vm"
     env = {"STEPS": "100000", "EVERY": "100000", "STEP_S": "0.01", "HOLD": ""}
-    work = assignment(storage, run=FLOOD, env=env, log_max=LOG_MAX)
+    at_once = PolicyParams(policy="thesis-always", grace_s=30.0, release_before_s=3600.0)
+    work = assignment(storage, run=FLOOD, env=env, log_max=LOG_MAX, policy=at_once)
     with (
         small_disk(disk, "32m"),
         FakeAzureMetadata() as metadata,

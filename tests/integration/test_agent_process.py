@@ -28,6 +28,7 @@ from spothop.wire import (
     MetricsReport,
     NoticeReport,
     PhaseReport,
+    PolicyParams,
     PreparationFailedReport,
     PreparedReport,
     ReleaseDirective,
@@ -49,6 +50,8 @@ GRACE_S = 30.0
 NOTICE_S = 1800
 """From a notice to the end of the VM: no agent is too slow for that."""
 
+AT_ONCE = PolicyParams(policy="thesis-always", grace_s=GRACE_S, release_before_s=3600.0)
+"""The VM is given up as soon as all is saved, so that no test waits for a deadline."""
 LONG = {"STEPS": "100000", "EVERY": "100000", "STEP_S": "0.01"}
 
 
@@ -117,7 +120,7 @@ def test_waits_for_the_fence_directive(master: FakeMaster, vm: AgentVm, storage:
 def test_emergency_save_at_a_notice_then_the_cloud_is_told(
     master: FakeMaster, vm: AgentVm, storage: Path, metadata: FakeAzureMetadata
 ) -> None:
-    master.assignment = assignment(storage, env=LONG)
+    master.assignment = assignment(storage, env=LONG, policy=AT_ONCE)
     vm.start()
     master.wait_for(StepsReport)
     metadata.announce("event-1", in_s=NOTICE_S)
@@ -139,7 +142,7 @@ def test_emergency_save_at_a_notice_then_the_cloud_is_told(
 def test_emergency_path_needs_no_master(
     master: FakeMaster, vm: AgentVm, storage: Path, metadata: FakeAzureMetadata
 ) -> None:
-    master.assignment = assignment(storage, env=LONG)
+    master.assignment = assignment(storage, env=LONG, policy=AT_ONCE)
     vm.start()
     master.wait_for(StepsReport)
     master.away = True
@@ -157,7 +160,7 @@ def test_one_emergency_save_however_often_the_agent_is_killed(
 ) -> None:
     """The script is held in a step until the agent has died between request and answer."""
     hold = storage.with_name("hold")
-    master.assignment = assignment(storage, env={**LONG, "HOLD": str(hold)})
+    master.assignment = assignment(storage, env={**LONG, "HOLD": str(hold)}, policy=AT_ONCE)
     agent = vm.start()
     master.wait_for(StepsReport)
     hold.touch()
@@ -194,7 +197,8 @@ def test_a_notice_before_the_start_saves_nothing(
 def test_insurance_follows_the_directive_and_then_its_own_clock(
     master: FakeMaster, vm: AgentVm, storage: Path
 ) -> None:
-    master.assignment = assignment(storage, env=LONG)
+    often = AT_ONCE.model_copy(update={"min_interval_s": 0.0})
+    master.assignment = assignment(storage, env=LONG, policy=often)
     insurance = Insurance(at_step=40, tau_s=0.5, reason="tau 0.5 s")
     master.directives = [InsuranceDirective(attempt=1, insurance=insurance)]
     vm.start()
