@@ -43,7 +43,7 @@ def plan_reply(*, pools: int = 2) -> PlanReply:
         PoolPlan(
             pool=POOL.model_copy(update={"zone": f"zone-{i}"}), spot_price=0.1234 * (i + 1),
             on_demand_price=0.4, grace_s=10.0, dialect=Dialect.AWS, mttp_s=20.0 * (i + 1),
-            lives=i, restart_s=4.2,
+            mttp_assumed=i == 0, lives=i, restart_s=4.2,
         )
         for i in range(pools)
     ]  # fmt: skip

@@ -62,7 +62,7 @@ def test_notice_aware_is_the_default_and_reaches_agent_and_events(harness: Maste
     (text,) = texts(harness)
     assert text.startswith(f"next insurance save at step {told.at_step}: tau ")
     assert "MTTP" in text
-    assert "notice kept" in text
+    assert "1/lambda" in text
     assert harness.job().insurance == told.model_dump(mode="json")
 
 
@@ -133,7 +133,7 @@ def test_a_life_of_another_job_changes_a_running_jobs_directive_at_its_next_sync
     after = insured(first.obey())  # a heartbeat: no report of its own
     assert after is not None
     assert after.tau_s < 0.9 * before.tau_s
-    assert "(1 lives)" in after.reason
+    assert "(1 preemption in the region, faded to 1.0)" in after.reason
 
 
 def test_an_event_only_when_tau_changes_materially_also_by_a_slow_drift(
@@ -161,7 +161,7 @@ def test_a_pool_where_vms_die_fast_is_insured_more_often(harness: MasterHarness)
     told = insured(agent.train(10))
     assert told is not None
     assert told.tau_s < 100  # by the stated default of 3 h alone: 260 s
-    assert "(30 lives)" in told.reason
+    assert "(30 preemptions in the region, faded to " in told.reason
 
 
 def test_from_30_lives_on_the_vms_age_counts(harness: MasterHarness) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def see(master: HttpMaster, kind: str, value: float, *, zone: str = "a", **more:
         session.add(
             Observation(
                 kind=kind, cloud="fake", region="r", zone=zone, vm_type="gpu", spot=True,
-                value=value, vm_id=f"v{count}", at=master.clock(), **more,
+                value=value, vm_id=f"v{count}", **{"at": master.clock(), **more},
             )
         )  # fmt: skip
 
@@ -74,6 +75,27 @@ def test_what_was_measured(master: HttpMaster) -> None:
     assert first.notice_share == pytest.approx(3 / 5)
     assert first.notice_low < first.notice_share < first.notice_high
     assert (second.lives, second.region_lives, second.restart_s) == (1, 4, 42)
+
+
+def test_what_has_faded_is_assumed_again_and_what_vm_time_tells_is_not(master: HttpMaster) -> None:
+    now = master.clock()
+    see(master, "life", 900.0, at=now - timedelta(days=30))
+    first, *_ = pools(master)
+    assert (first.lives, first.mttp_assumed) == (1, True)
+    see(master, "life", 90_000.0, censored=True)
+    assert not pools(master)[0].mttp_assumed
+    plan = PlanReply.model_validate(master.post("/api/v1/plan", json=PLAN).json())
+    assert not plan.pools[0].mttp_assumed
+
+
+def test_a_preemption_without_a_notice_is_no_notice(master: HttpMaster) -> None:
+    see(master, "emergency", 1.0, evidence="notice")
+    see(master, "emergency", 0.0, evidence="no_notice")
+    first, *_ = pools(master)
+    assert (first.notices_kept, first.notices, first.unannounced) == (1, 1, 1)
+    assert first.notice_share == pytest.approx(3 / 5)
+    assert "1 of 1" in page(master)
+    assert "60% expected; 1 came without" in page(master)
 
 
 def test_no_answer_holds_nan_or_infinity(master: HttpMaster) -> None:

@@ -297,10 +297,13 @@ def test_pools(capsys: pytest.CaptureFixture[str]) -> None:
         "2h13min-4h10min",
         "41+3",
         "30s+12s",
-        "38/40 93%",
+        "38/40  93%",
         "* assumed",
     ):
         assert shown in out
+    assert "KEPT: notices after which" in out
+    cli(FakeMaster(pools=[pool_view(notices=0, notices_kept=0, notice_share=2 / 3)]), "pools")
+    assert "0/0  67%*" in capsys.readouterr().out
     assert cli(FakeMaster(pools=[]), "pools") == 0
     assert "no cloud offers" in capsys.readouterr().out
     assert cli(master, "pools", "--json") == 0

@@ -107,7 +107,9 @@ def test_what_is_told_is_what_was_decided() -> None:
 def test_an_age_and_a_hazard_go_into_the_policy() -> None:
     law = Piecewise((0.0, 100.0), (1.0, 1e-6))
     young, old = (insurance.decide(facts(hazard=law, age_s=age_s)) for age_s in (0.0, 200.0))
-    assert (young.age_s, old.age_s) == (0.0, 200.0)
+    assert young.losses is not None
+    assert old.losses is not None
+    assert (young.losses.age_s, old.losses.age_s) == (0.0, 200.0)
     assert young.tau_s is not None
     assert old.tau_s is not None
     assert young.tau_s < old.tau_s

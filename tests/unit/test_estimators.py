@@ -296,6 +296,25 @@ def test_the_lives_of_neighbours_fade_too() -> None:
     assert level(0.0) < level(3_600.0) < level(1e6) == pytest.approx(3 * 3_600)
 
 
+def test_the_prior_speaks_until_as_much_was_seen() -> None:
+    """A preemption, or as much VM time as the prior stands for; not what has faded away."""
+    assert preemption_rate([]).assumed
+    assert preemption_rate([cut(2.9)], half_life_s=None).assumed
+    assert not preemption_rate([cut(3)], half_life_s=None).assumed
+    assert not preemption_rate([died(0.1)]).assumed
+    assert not preemption_rate([], neighbours=[[died(0.1)]]).assumed
+    assert preemption_rate(one_by_one(0.5, 20, ago_s=9 * DAY_S)).assumed
+
+
+def test_a_posterior_says_what_the_preemptions_of_the_region_count_for() -> None:
+    assert preemption_rate([]).weight == 0
+    alone = preemption_rate(one_by_one(1, 10, ago_s=DAY_S))
+    assert alone.weight == pytest.approx(alone.events - 1)
+    assert alone.weight < 10
+    among = preemption_rate([died(1)], neighbours=[one_by_one(1, 20)] * 3, half_life_s=None)
+    assert 1 < among.weight < 61
+
+
 @pytest.mark.parametrize(
     ("events", "exposure_s"), [(0.0, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.inf)]
 )

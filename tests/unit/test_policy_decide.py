@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -178,14 +179,66 @@ def test_a_job_without_a_step_time_gets_its_interval_in_seconds_only() -> None:
 
 
 def test_the_reason_names_the_figures() -> None:
-    m = replace(LIGHT, mttp_s=10_920, lives=41, notice_kept=0.95)
+    m = replace(LIGHT, mttp_s=10_920, lives=41, weight=12.46, notice_kept=0.95)
     assert next_insurance("notice-aware", m, step=0).reason == (
-        "tau 17 min 23 s from stall 2.5 s, MTTP 3 h 2 min (41 lives), notice kept 95 %"
+        "tau 17 min 23 s from stall 2.5 s and 1/lambda 2 d 12 h: MTTP 3 h 2 min "
+        "(41 preemptions in the region, faded to 12.5), q 95.0 %"
+    )
+    capped = next_insurance("notice-aware", replace(m, notice_kept=0.999), step=0)
+    assert "q 98.0 % (99.9 % of notices kept, trusted to 98 %)" in capped.reason
+    unfit = next_insurance("notice-aware", replace(HEAVY, notice_kept=0.9), step=0)
+    assert "q 11.4 % (90.0 % of notices kept, 12.7 % of saves fit)" in unfit.reason
+    plain = replace(m, weight=None, lives=1)
+    assert "(1 preemption in the region, not faded)" in (
+        next_insurance("thesis-always", plain, step=0).reason
     )
     assert next_insurance("thesis-always", replace(m, lives=0), step=0).reason == (
         "tau 3 min 57 s from stall 2.5 s, MTTP 3 h 2 min (no preemption seen yet), "
         "restart 4 min 54 s"
     )
+
+
+UNITS = {"ms": 0.001, "s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def printed_s(text: str, after: str) -> float:
+    """The duration that follows these words."""
+    found = re.search(re.escape(after) + r" ((?:[\d.]+ (?:ms|s|min|h|d) ?)+)", text)
+    assert found is not None, text
+    return sum(float(n) * UNITS[unit] for n, unit in re.findall(r"([\d.]+) (\w+)", found[1]))
+
+
+@pytest.mark.parametrize(
+    ("m", "shape"),
+    [
+        (replace(LIGHT, notice_kept=0.95), None),
+        (replace(LIGHT, notice_kept=0.999), None),  # above the cap
+        (replace(HEAVY, notice_kept=0.9), None),  # few emergency saves fit
+        (replace(LIGHT, notice_kept=0.9, failure_s=200_000.0), None),
+        (replace(LIGHT, notice_kept=0.9, stall_s=0.25), 0.6),
+        (replace(HEAVY, notice_kept=0.5, failure_s=90_000.0), 0.79),
+    ],
+)
+def test_tau_can_be_computed_again_from_what_the_reason_prints(
+    m: Measures, shape: float | None
+) -> None:
+    hazard = None if shape is None else Weibull.of_mean(m.mttp_s, shape)
+    decision = next_insurance("notice-aware", m, step=0, age_s=600.0, hazard=hazard)
+    said = decision.reason
+    stall_s, loss_s = printed_s(said, "stall"), printed_s(said, "1/lambda")
+    assert decision.tau_s == pytest.approx(exact(stall_s, loss_s), rel=0.02)
+    q = re.search(r", q ([\d.]+) %", said)
+    assert q is not None
+    ratio = re.search(r"hazard ([\d.]+) times", said)
+    rate = (1 - float(q[1]) / 100) / printed_s(said, "MTTP") * float(ratio[1] if ratio else 1)
+    rate += 1 / printed_s(said, "a failure each") if m.failure_s else 0.0
+    assert loss_s == pytest.approx(1 / rate, rel=0.04)
+
+
+def test_the_reason_says_when_a_backup_takes_longer_than_the_best_interval() -> None:
+    slow = next_insurance("notice-aware", replace(LIGHT, notice_kept=0.0, backup_s=900), step=0)
+    assert slow.tau_s == 900
+    assert slow.reason.endswith("no shorter than a backup of 15 min")
 
 
 @pytest.mark.parametrize("policy", ["statik", "static", "static:0", "static:x", "thesis:3", ""])
@@ -292,7 +345,9 @@ def test_static_takes_every_number_of_steps_that_a_counter_holds() -> None:
 def test_an_even_hazard_moves_the_interval_as_another_mttp_would(times: float) -> None:
     law = Piecewise((0.0,), (times / LIGHT.mttp_s,))
     decision = next_insurance("notice-aware", LIGHT, step=0, age_s=60.0, hazard=law)
-    assert (decision.age_s, decision.hazard_ratio) == (60.0, pytest.approx(times))
+    losses = decision.losses
+    assert losses is not None
+    assert (losses.age_s, losses.hazard_ratio) == (60.0, pytest.approx(times))
     same = next_insurance("notice-aware", replace(LIGHT, mttp_s=LIGHT.mttp_s / times), step=0)
     assert decision.tau_s == pytest.approx(same.tau_s, rel=2e-3)
 
@@ -302,7 +357,8 @@ def test_a_hazard_counts_only_with_an_age_and_an_age_only_with_a_hazard() -> Non
     plain = next_insurance("notice-aware", LIGHT, step=0)
     assert next_insurance("notice-aware", LIGHT, step=0, age_s=60.0) == plain
     assert next_insurance("notice-aware", LIGHT, step=0, hazard=law) == plain
-    assert (plain.age_s, plain.hazard_ratio) == (None, None)
+    assert plain.losses is not None
+    assert (plain.losses.age_s, plain.losses.hazard_ratio) == (None, None)
 
 
 def test_notice_aware_is_the_exact_interval_of_the_unprotected_rate() -> None:

@@ -55,8 +55,8 @@ def pools(console: Console, plan: PlanReply) -> None:
     """Where a job would run, first choice first."""
     console.print("it would run in the first of these that has a VM:")
     _table(console, plan)
-    if any(row.lives == 0 for row in plan.pools):
-        console.print("* assumed: no VM of this pool has been preempted yet")
+    if any(row.mttp_assumed for row in plan.pools):
+        console.print(f"* assumed: {views.ASSUMED}")
     views.old_offers(console, plan.pools)
     print_text(console, f"checkpoints go to {plan.storage}")
 
@@ -68,7 +68,7 @@ def _table(console: Console, plan: PlanReply) -> None:
             f"{row.spot_price if row.pool.spot else row.on_demand_price:.4g}",
             f"{row.on_demand_price:.4g}",
             duration(row.grace_s),
-            duration(row.mttp_s) + ("" if row.lives else "*"),
+            duration(row.mttp_s) + "*" * row.mttp_assumed,
             duration(row.restart_s),
         )
         for row in plan.pools

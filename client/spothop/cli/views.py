@@ -36,6 +36,8 @@ from spothop.wire import (
 
 CHECKPOINTS_SHOWN = 5
 
+ASSUMED = "too little was seen, or too long ago; the stated default speaks"
+
 OLD_OFFER_S = 300.0
 """From this age on, the master's newest answer of a cloud is shown with its age."""
 
@@ -57,19 +59,21 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
             _dense(f"{duration(row.mttp_low_s)}-{duration(row.mttp_high_s)}"),
             f"{row.lives}+{row.censored}",
             _restart(row),
-            f"{row.notices_kept}/{row.notices} {row.notice_share:.0%}",
+            f"{row.notices_kept}/{row.notices}",
+            f"{row.notice_share:.0%}" + "*" * _q_assumed(row),
         )
         for row in list_
     ]
-    columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "KEPT")
+    columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "KEPT", "Q")
     print_table(console, columns, rows, right=columns[1:])
     console.print(
-        "LIVES: preempted + ended otherwise. RESTART: allocation + preparation.\n"
         "MTTP and its 90 % interval: other zones and old lives count, too, but less.\n"
-        "KEPT: notices after which the emergency save became durable, and their share."
+        "LIVES: preempted + ended otherwise, in this zone. RESTART: allocation + preparation.\n"
+        "KEPT: notices after which the emergency save became durable. Q: the share of\n"
+        "preemptions for which that is expected, unannounced ones included."
     )
-    if any(row.mttp_assumed or row.restart_assumed for row in list_):
-        console.print("* assumed: none was seen yet, this is the stated default")
+    if any(row.mttp_assumed or row.restart_assumed or _q_assumed(row) for row in list_):
+        console.print(f"* assumed: {ASSUMED}")
     old_offers(console, list_)
 
 
@@ -79,6 +83,10 @@ def old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) 
     for cloud, age_s in sorted(ages.items()):
         if age_s >= OLD_OFFER_S:
             print_text(console, f"{cloud} answered last {duration(age_s)} ago: prices may differ")
+
+
+def _q_assumed(row: PoolView) -> bool:
+    return not row.notices and not row.unannounced
 
 
 def _restart(row: PoolView) -> str:

@@ -29,10 +29,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from spothop.durations import duration
 from spothop.policy import intervals
 from spothop.policy import periodic as periodic_saves
 from spothop.policy.hazard import Hazard
-from spothop.policy.types import EmergencyDecision, InsuranceDecision, Measures
+from spothop.policy.types import EmergencyDecision, InsuranceDecision, Losses, Measures
 
 POLICIES = ("none", "static", "thesis", "thesis-always", "notice-aware")
 """`static` is written with its interval in steps: `static:500`."""
@@ -80,9 +81,12 @@ def next_insurance(
         return _never(name, m, f"off, because {rule.reason}")
     if name != "notice-aware":
         return _after(name, m, step, intervals.thesis(m.save_s, m.mttp_s, m.restart_s))
-    tau_s, ratio = _notice_aware(m, age_s, hazard)
-    decision = _after(name, m, step, tau_s, periodic)
-    return decision if ratio is None else replace(decision, age_s=age_s, hazard_ratio=ratio)
+    tau_s, losses = _notice_aware(m, age_s, hazard)
+    decision = _after(name, m, step, max(tau_s, _backup_s(m)), periodic)
+    because = decision.because
+    if decision.tau_s == _backup_s(m) > tau_s and not because:
+        because = f"no shorter than a backup of {duration(_backup_s(m))}"
+    return replace(decision, losses=losses, because=because)
 
 
 def emergency(m: Measures) -> EmergencyDecision:
@@ -117,28 +121,27 @@ def parse(policy: str) -> tuple[str, int | None]:
     return name, None
 
 
-def _notice_aware(
-    m: Measures, age_s: float | None, hazard: Hazard | None
-) -> tuple[float, float | None]:
+def _notice_aware(m: Measures, age_s: float | None, hazard: Hazard | None) -> tuple[float, Losses]:
     """Only unprotected losses count: lambda_u = (1 - q) / M + 1 / M_f.
 
     First-order source: Aupy, Robert, Vivien, Zaidouni, "Checkpointing with fault prediction"
     (2012); the interval itself is exact for exponential losses. At least as long as a save takes
     to become durable: a second upload in flight would only queue (Vaidya 1997 for the rest).
-    With a hazard 1 / M gives way to its mean over the interval; the second answer is that mean, in
-    units of 1 / M.
+    With a hazard 1 / M gives way to its mean over the interval.
     """
-    q = min(max(m.notice_kept, 0.0), Q_CAP) * fit_share(m)
+    trusted, fits = min(max(m.notice_kept, 0.0), Q_CAP), fit_share(m)
+    q = trusted * fits
     failures = 0.0 if m.failure_s is None else 1 / max(m.failure_s, intervals.TINY_S)
     base = 1 / max(m.mttp_s, intervals.TINY_S)
-    shortest_s = min(m.backup_s, intervals.LONGEST_S)
 
     def interval(rate: float) -> float:
-        return intervals.exact(m.stall, _mean((1 - q) * rate + failures))
+        return intervals.exact(m.stall, mean_s(rate))
 
-    tau_s = interval(base)
+    def mean_s(rate: float) -> float:
+        return _mean((1 - q) * rate + failures)
+
     if hazard is None or age_s is None:
-        return max(tau_s, shortest_s), None
+        return interval(base), Losses(mean_s=mean_s(base), trusted=trusted, fits=fits)
     law, age = hazard, age_s
 
     def mean_hazard(over_s: float) -> float:
@@ -146,8 +149,11 @@ def _notice_aware(
         mean = (law.cumulative(age + over_s) - law.cumulative(age)) / over_s
         return min(max(mean, _LEAST_HAZARD * base), 1 / intervals.TINY_S)
 
-    tau_s = _settled(tau_s, lambda over_s: interval(mean_hazard(over_s)))
-    return max(tau_s, shortest_s), mean_hazard(tau_s) / base
+    tau_s = _settled(interval(base), lambda over_s: interval(mean_hazard(over_s)))
+    rate = mean_hazard(tau_s)
+    return tau_s, Losses(
+        mean_s=mean_s(rate), trusted=trusted, fits=fits, age_s=age_s, hazard_ratio=rate / base
+    )
 
 
 def _settled(guess_s: float, answer: Callable[[float], float]) -> float:
@@ -200,6 +206,10 @@ def least_steps(m: Measures) -> int:
         return 1
     steps = min(m.min_interval_s / m.step_s, float(periodic_saves.FARTHEST))
     return max(1, math.ceil(steps - _ROUNDED))
+
+
+def _backup_s(m: Measures) -> float:
+    return min(m.backup_s, intervals.LONGEST_S)
 
 
 def _never(name: str, m: Measures, because: str) -> InsuranceDecision:

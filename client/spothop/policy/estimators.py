@@ -60,6 +60,11 @@ class RatePosterior:
     exposure_s: float
     lives: int = 0
     """Preemptions that were really seen in this pool, not faded."""
+    weight: float = 0.0
+    """What all preemptions of the region count for in `events`."""
+    assumed: bool = False
+    """The stated prior speaks: it outweighs what was seen in the region, in preemptions and in VM
+    time."""
 
     @property
     def mttp_s(self) -> float:
@@ -137,10 +142,15 @@ def zone_rate(
     `pooling.believed` makes the zone's prior of the stated one and of the other zones.
     """
     before = believed(own, others, Evidence(events=prior.events, exposure_s=prior.exposure_s))
+    zones = (own, *others)
+    seen = sum(zone.events for zone in zones) >= prior.events
+    watched = sum(zone.exposure_s for zone in zones) >= prior.exposure_s
     return RatePosterior(
         events=before.events + own.events,
         exposure_s=before.exposure_s + own.exposure_s,
         lives=lives,
+        weight=own.events + max(0.0, before.events - prior.events),
+        assumed=not (seen or watched),
     )
 
 

@@ -30,7 +30,9 @@ class Measures:
     notice_kept: float = 1.0
     """q: share of preemptions whose emergency save became durable, where it was to fit."""
     lives: int = 0
-    """Preemptions behind `mttp_s`; 0 means the stated default."""
+    """Preemptions ever seen in the region."""
+    weight: float | None = None
+    """What those count for in `mttp_s`: faded, by events, other zones less. None: all in full."""
     stall_s: float | None = None
     """s: how long a save stops training; None where saves are synchronous (s = delta)."""
     failure_s: float | None = None
@@ -57,6 +59,27 @@ class Measures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Losses:
+    """What `notice-aware` insures against: losses that no notice prevents."""
+
+    mean_s: float
+    """1 / lambda: mean time between two of them."""
+    trusted: float
+    """Share of notices that is believed to be kept: never all."""
+    fits: float
+    """Share of emergency saves that fit the grace period."""
+    age_s: float | None = None
+    """Of the VM, where its age counted."""
+    hazard_ratio: float | None = None
+    """Mean hazard over the interval at this age, in units of 1 / MTTP."""
+
+    @property
+    def q(self) -> float:
+        """Share of preemptions that a notice makes harmless."""
+        return self.trusted * self.fits
+
+
+@dataclass(frozen=True, kw_only=True)
 class InsuranceDecision:
     """The next insurance save: at this step, or never (`at_step` None)."""
 
@@ -67,38 +90,56 @@ class InsuranceDecision:
     measures: Measures
     because: str = ""
     """Why there is no interval, or what else moved it."""
-    age_s: float | None = None
-    """Of the VM, where its age counted."""
-    hazard_ratio: float | None = None
-    """Mean hazard over the interval at this age, in units of 1 / MTTP."""
+    losses: Losses | None = None
+    """Under `notice-aware`."""
     periodic: int | None = None
     """The script's own save up to which the insurance saves are spread evenly."""
 
     @property
     def reason(self) -> str:
-        """For people: the interval and the figures behind it."""
+        """For people: the interval and the figures from which it can be computed again."""
         if self.tau_s is None:
             return self.because
         m = self.measures
-        lives = f"{m.lives} lives" if m.lives else "no preemption seen yet"
-        parts = [
-            f"tau {duration(self.tau_s)} from stall {duration(m.stall)}",
-            f"MTTP {duration(m.mttp_s)} ({lives})",
-        ]
+        mttp = f"MTTP {duration(m.mttp_s)} ({_lives(m)})"
+        tau = f"tau {duration(self.tau_s)} from stall {duration(m.stall)}"
+        if self.losses is not None:
+            mean = f"1/lambda {duration(self.losses.mean_s)}"
+            parts = [f"{tau} and {mean}: {mttp}", *_losses(m, self.losses)]
+        else:
+            parts = [tau, mttp]
         if self.policy.startswith("thesis"):
             parts.append(f"restart {duration(m.restart_s)}")
-        elif self.policy == "notice-aware":
-            parts.append(f"notice kept {100 * m.notice_kept:.0f} %")
-        if self.hazard_ratio is not None and self.age_s is not None:
-            age = duration(self.age_s)
-            parts.append(f"hazard {self.hazard_ratio:.2g} times the mean at the VM's age of {age}")
-        if self.policy == "notice-aware" and m.failure_s is not None:
-            parts.append(f"a failure each {duration(m.failure_s)}")
         if self.periodic is not None:
             parts.append(f"spread evenly up to your own save at step {self.periodic}")
         if self.because:
             parts.append(self.because)
         return ", ".join(parts)
+
+
+def _lives(m: Measures) -> str:
+    """How many preemptions of what, and whether they have faded."""
+    if not m.lives:
+        return "no preemption seen yet"
+    seen = f"{m.lives} preemption{'s' if m.lives > 1 else ''} in the region"
+    return f"{seen}, not faded" if m.weight is None else f"{seen}, faded to {m.weight:.1f}"
+
+
+def _losses(m: Measures, losses: Losses) -> list[str]:
+    why = []
+    if losses.q != m.notice_kept:
+        why = [f"{100 * m.notice_kept:.1f} % of notices kept"]
+    if losses.trusted < m.notice_kept:
+        why.append(f"trusted to {100 * losses.trusted:.0f} %")
+    if losses.fits < 1:
+        why.append(f"{100 * losses.fits:.1f} % of saves fit")
+    parts = [f"q {100 * losses.q:.1f} %" + (f" ({', '.join(why)})" if why else "")]
+    if losses.age_s is not None and losses.hazard_ratio is not None:
+        age = duration(losses.age_s)
+        parts.append(f"hazard {losses.hazard_ratio:.3g} times the mean at the VM's age of {age}")
+    if m.failure_s is not None:
+        parts.append(f"a failure each {duration(m.failure_s)}")
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,8 +47,10 @@ class PoolPlan(BaseModel):
     offer_age_s: float = 0.0
     """Since the cloud was asked; it grows while the cloud is away."""
     mttp_s: float
+    mttp_assumed: bool = False
+    """The stated default outweighs what was seen."""
     lives: int
-    """Lives behind `mttp_s`; 0 means the stated default."""
+    """Preemptions ever seen in the region."""
     restart_s: float
 
 
@@ -117,7 +119,7 @@ class PoolView(BaseModel):
     offer_age_s: float = 0.0
     """Since the cloud was asked; it grows while the cloud is away."""
     lives: int
-    """Preemptions seen in this pool."""
+    """Preemptions ever seen in this pool."""
     region_lives: int
     """In all zones of the region: they count too, with less weight."""
     censored: int
@@ -129,7 +131,8 @@ class PoolView(BaseModel):
     """90 % interval."""
     mttp_high_s: float
     mttp_assumed: bool
-    """No preemption was seen in the region: the stated default is used, and exposure if any."""
+    """The stated default outweighs what was seen in the region (faded, by events), in preemptions
+    and in VM time."""
     median_life_s: float | None
     """Kaplan-Meier; None with fewer than two preemptions, or while most lives are longer."""
     allocation_s: float | None
@@ -137,11 +140,14 @@ class PoolView(BaseModel):
     restart_s: float
     restart_assumed: bool
     notices: int
-    """Preemptions whose emergency save was to fit."""
+    """Preemptions that a notice announced and whose emergency save was to fit, ever seen."""
     notices_kept: int
     """Those whose emergency save became durable."""
+    unannounced: int = 0
+    """Preemptions without a notice whose emergency save would have fitted, ever seen."""
     notice_share: float
-    """Posterior mean of the share that is kept."""
+    """q: posterior mean of the share of preemptions, unannounced ones included, whose emergency
+    save becomes durable; faded, Beta(2, 1) prior."""
     notice_low: float
     """90 % interval."""
     notice_high: float

@@ -101,6 +101,7 @@ def _pool_plan(offer: Offer, known: pool_figures.PoolFigures) -> PoolPlan:
         dialect=info.dialect,
         offer_age_s=offer.age_s,
         mttp_s=known.rate.mttp_s,
+        mttp_assumed=known.rate.assumed,
         lives=known.region_lives,
         restart_s=known.restart_s,
     )

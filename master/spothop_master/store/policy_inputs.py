@@ -44,7 +44,8 @@ def read(
 ) -> PolicyInputs:
     """M, R and q of the pool as `policy` takes them; delta, beta and T of the job, if there is one.
 
-    `lives` counts the preemptions of the region: they are behind M under either policy.
+    `lives` counts the preemptions of the region: they are behind M under either policy. `weight` is
+    what they count for; the thesis takes them all in full.
     """
     figures, priors = statistics.of(session, pool, now=now), statistics.priors
     save_s, backup_s = _of_job(session, job_id)
@@ -59,6 +60,7 @@ def read(
         grace_s=grace_s,
         notice_kept=figures.notice.mean,
         lives=figures.region_lives,
+        weight=figures.rate.weight if ours else None,
         failure_s=figures.failure_s if ours else None,
     )
     hazard = figures.hazard if policy == "notice-aware" else None
