@@ -81,23 +81,20 @@ def read_sums(session: Session, regions: set[Region], read: ByRegion) -> None:
     rows = session.execute(
         select(
             *(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored),
-            *(o.evidence == NO_NOTICE, func.count(), func.sum(o.value), func.max(o.at)),
+            *(o.evidence, func.count(), func.sum(o.value), func.max(o.at)),
         )
         .where(o.kind.in_(("life", "allocation", "preparation", "emergency")), _within(o, regions))
-        .group_by(
-            *(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored),
-            o.evidence == NO_NOTICE,
-        )
+        .group_by(o.cloud, o.region, o.vm_type, o.spot, o.zone, o.kind, o.censored, o.evidence)
     )
-    for *region, name, kind, censored, unannounced, count, total, newest_at in rows:
+    for *region, name, kind, censored, evidence, count, total, newest_at in rows:
         zone = _zone(read, region, name)
         zone.count[kind, censored] += count
         zone.total[kind, censored] += float(total or 0.0)
-        if kind == "emergency" and not censored and not unannounced:
+        if kind == "emergency" and not censored and evidence != NO_NOTICE:
             zone.notices += count
             zone.kept += round(total or 0.0)
         if kind == "life" and not censored:
-            zone.preempted_at = newest_at
+            zone.preempted_at = max(zone.preempted_at or newest_at, newest_at)
 
 
 def read_newest(
