@@ -8,7 +8,7 @@ So the steps up to the next periodic save are divided into equal parts, as many 
 With x = (steps up to the periodic save) / (best interval), n parts cost n / x for saves and x / n
 for recomputation, in the same unit; n and n + 1 cost the same where n (n + 1) = x^2. No part is
 longer than sqrt(2) intervals, so a periodic save that does not come where it was expected does
-little harm: the next decision is made without it.
+little harm: an insurance save takes its place a quarter of an interval later.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import pairwise
 FARTHEST = 10**15
 """Steps; keeps every answer within 64 bits."""
 
+_LATE = 0.25  # of an interval
 KEPT = 8
 """So many of the newest periodic saves tell how far apart they are."""
 
@@ -47,12 +48,13 @@ def parts(x: float) -> int:
 
 def due(step: int, gap: float, periodic: int | None, *, least: int = 1) -> int:
     """The step of the next insurance save: `gap` steps after `step`, or spread evenly up to
-    `periodic`, and `least` steps after `step`. The step after that one where none is due before it:
-    by then the script has saved.
+    `periodic`, and no two closer than `least`. Where none is due before that one, it is due a while
+    later, if the script has not handed over its own by then: one that is written in a thread comes
+    some steps late.
     """
     gap = min(max(gap, 1.0), float(FARTHEST))
     if periodic is None or periodic <= step:
         return step + max(math.floor(gap), least)
     left = periodic - step
     n = min(parts(left / gap), max(left // least, 1))
-    return periodic + 1 if n == 1 else step + max(1, round(left / n))
+    return periodic + max(1, round(_LATE * gap)) if n == 1 else step + max(1, round(left / n))
