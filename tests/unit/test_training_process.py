@@ -153,6 +153,7 @@ def test_a_whole_script_with_a_fork_in_a_real_process(tmp_path: Path) -> None:
     assert [msg["t"] for msg in messages if msg["t"] not in ("steps", "metrics")] == [
         "hello",
         "phase",
+        "trains",
         "backup",
         "done",
     ]
