@@ -85,8 +85,9 @@ class Backups:
 
     @property
     def trouble(self) -> tuple[float | None, str]:
-        """Since when no save can be stored, and what the last error says; None: all is well."""
-        return self._refusals.failing_since, self._refusals.trouble
+        """Since when no save can be stored, and what the last error says; None: all is well, or
+        nothing waits any more."""
+        return self._refusals.failing_since if self.waiting else None, self._refusals.trouble
 
     @property
     def resume(self) -> Resume:

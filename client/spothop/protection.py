@@ -32,5 +32,5 @@ MENDED: Mapping[Unprotected, str] = {
     Unprotected.NO_CALLS: "the script makes spothop calls now",
     Unprotected.NO_CHECK: "the script calls check_save() now",
     Unprotected.NO_SAVE: "a save was handed over",
-    Unprotected.STORAGE: "the storage takes saves again",
+    Unprotected.STORAGE: "no save waits for the storage",
 }

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.attempt_harness import AttemptHarness
 from fakes.virtual_time import play, until
-from spothop.storage.errors import StorageDenied
+from spothop.storage.errors import SourceChanged, StorageDenied, StorageUnavailable
 from spothop.wire import Insurance, ProtectionReport, Unprotected
 from spothop_agent.hang import AT_LEAST_S
 from spothop_agent.protection import PATIENCE, STORAGE_S, Protection
@@ -150,6 +150,21 @@ def test_a_storage_that_refuses_saves_is_told_until_one_is_committed(tmp_path: P
         assert "no right to write" in report.reason
         await until(lambda: len(told(run)) == 2)
         assert told(run)[1] is None
+        await run.over()
+
+    play(scenario)
+
+
+def test_a_save_that_is_given_up_leaves_no_trouble_behind(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training()
+        run.process.say("trains")
+        run.store.fail[1] = [*(StorageUnavailable("away") for _ in range(9)), SourceChanged("x")]
+        run.process.hand_over(1)
+        await until(lambda: run.attempt.heartbeat().pending_saves)
+        await until(lambda: not run.attempt.heartbeat().pending_saves)
+        await until(lambda: len(told(run)) == 2)
+        assert told(run) == [Unprotected.STORAGE, None]
         await run.over()
 
     play(scenario)
