@@ -1,224 +1,24 @@
-"""`python -m spothop_master`: read the settings, check everything, then serve."""
+"""`python -m spothop_master`: imports the program, then runs it.
+
+Without garbage collection meanwhile: what is imported stays, and looking through it again and again
+is a tenth of the CPU time of a start. Nor do later collections look at it.
+"""
 
 from __future__ import annotations
 
-import ipaddress
-import logging
-import os
-import signal
-import socket
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import Annotated
-from urllib.parse import urlsplit
-
-import typer
-import uvicorn
-from sqlalchemy import make_url
-from sqlalchemy.exc import SQLAlchemyError
-
-from spothop.chaos import Chaos
-from spothop.wire import StorageSpec
-from spothop_master import chaos, home
-from spothop_master.app import create_app, first_start
-from spothop_master.clouds.local.config import ConfigError
-from spothop_master.clouds.registry import UnknownCloud, make_clouds
-from spothop_master.services import Services
-from spothop_master.settings import MasterSettings, SettingsError, read_settings
-from spothop_master.store.db import MigrationRefused
-
-PRIVATE = 0o077
-"""The umask: the database holds every job's `env`, whatever mode the home folder has."""
-
-GRACEFUL_S = 5
-"""For requests under way when the master is asked to end."""
+import gc
 
 
-class CannotStart(Exception):
-    """Nothing was started; the message says why and the way out."""
+def main() -> None:
+    gc.disable()
+    import typer
 
+    from spothop_master.program import serve
 
-class Server(uvicorn.Server):
-    """Ends long polls first, and exits with status 0 after SIGTERM and SIGINT."""
-
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
-        super().__init__(config)
-        self._services = services
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._services.stopping.set()
-        super().handle_exit(sig, frame)
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        # uvicorn's own raises the signal again at the end, which would show as a failure
-        signals = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in signals}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    home_folder: Annotated[
-        Path | None, typer.Option("--home", help="Folder for database, logs and bundles.")
-    ] = None,
-    local_cloud: Annotated[
-        Path | None, typer.Option(help="Configuration file of the local cloud.")
-    ] = None,
-    public_url: Annotated[str | None, typer.Option(help="Base URL at which VMs reach us.")] = None,
-    database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL.")] = None,
-    storage_url: Annotated[str | None, typer.Option(help="Where checkpoints go.")] = None,
-    insecure_public: Annotated[
-        bool | None,
-        typer.Option(
-            "--insecure-public", help="Listen on an address that others reach, without TLS."
-        ),
-    ] = None,
-) -> None:
-    """Run the spothop master. Settings come from SPOTHOP_MASTER_* too; options win."""
-    os.umask(PRIVATE)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for quiet in ("apscheduler", "httpx", "alembic"):
-        logging.getLogger(quiet).setLevel(logging.WARNING)
-    options = {
-        "host": host,
-        "port": port,
-        "home": home_folder,
-        "local_cloud": local_cloud,
-        "public_url": public_url,
-        "database_url": database_url,
-        "storage_url": storage_url,
-        "insecure_public": insecure_public,
-    }
-    try:
-        settings = read_settings(os.environ, options)  # noqa: TID251  the one reader of settings
-        run(settings)
-    except (SettingsError, CannotStart, home.HomeError, ConfigError, UnknownCloud) as error:
-        typer.echo(f"spothop master cannot start: {error}", err=True)
-        raise typer.Exit(2) from None
-
-
-def run(settings: MasterSettings) -> None:
-    """Everything that can be wrong is checked before anything starts."""
-    refuse_public(settings)
-    listener = listen(settings.host, settings.port)
-    with listener, home.prepare(settings.home):
-        owner = settings.owner or home.owner(settings.home)
-        settings = settings.model_copy(update={"owner": owner})
-        clouds = make_clouds(home=settings.home, local_cloud=settings.local_cloud)
-        app = create_app(settings, clouds, chaos=plan_chaos(settings))
-        open_database(settings, app.state.services)
-        open_storage(settings.storage_url)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=GRACEFUL_S,
-            server_header=False,
-        )
-        app.state.announce = lambda: announce(settings)
-        Server(config, app.state.services).run(sockets=[listener])
-
-
-def plan_chaos(settings: MasterSettings) -> Chaos:
-    """Raises `CannotStart`."""
-    try:
-        return chaos.from_text(settings.chaos, settings.home)
-    except ValueError as error:
-        raise CannotStart(f"chaos = {settings.chaos}: {error}") from None
-
-
-def open_database(settings: MasterSettings, services: Services) -> None:
-    """Migrate it before anything is served. Raises `CannotStart`."""
-    shown = make_url(settings.database_url).render_as_string(hide_password=True)
-    try:
-        first_start(services)
-    except MigrationRefused as error:  # a migration that refuses, or a newer master's database
-        raise CannotStart(f"database_url = {shown}: {error}") from None
-    except SQLAlchemyError as error:
-        reason = str(error).splitlines()[0]
-        raise CannotStart(
-            f"database_url = {shown}: {reason}; see whether that database runs and may be written"
-        ) from None
-
-
-def open_storage(url: str) -> None:
-    """See that the storage of jobs that name none can be used. Raises `CannotStart`.
-
-    A folder is tried out; a bucket is not asked: the VMs have their own credentials for it.
-    """
-    from spothop.storage import StorageError, open_store, probe
-
-    try:
-        store = open_store(StorageSpec(url=url))
-        if urlsplit(url).scheme == "file":
-            probe(store)
-    except StorageError as error:
-        raise CannotStart(
-            f"storage_url = {url}: {error.message}; "
-            f"{error.hint or 'name a folder that can be written, or a bucket'}"
-        ) from None
-
-
-def refuse_public(settings: MasterSettings) -> None:
-    """Raises `CannotStart` for an address that others reach, unless the settings insist."""
-    if settings.insecure_public or settings.host == "localhost":
-        return
-    try:
-        loopback = ipaddress.ip_address(settings.host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise CannotStart(
-            f"host = {settings.host}: others could read tokens on this address, which has no TLS; "
-            "listen on 127.0.0.1 behind a reverse proxy with TLS, or insist with --insecure-public"
-        )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises `CannotStart` when the address is taken or not ours."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # with its protocol named: asyncio turns Nagle's algorithm off for such sockets only, and
-        # with it every answer in two parts waits 40 ms for the client's delayed acknowledgement
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    except OSError as error:
-        raise CannotStart(f"host = {host}: {error.strerror}; give an address of ours") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        raise CannotStart(
-            f"port = {port}: cannot listen on {host} ({error.strerror}); "
-            "stop what listens there, or choose another --port"
-        ) from None
-    return listener
-
-
-def announce(settings: MasterSettings) -> None:
-    """Where it is, how to get in, and what to try."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    token = settings.home / home.ADMIN_TOKEN
-    typer.echo(
-        f"spothop master: http://{host}:{settings.port}\n"
-        f"  admin token: {token}\n"
-        f"  try: export SPOTHOP_URL=http://{host}:{settings.port} SPOTHOP_TOKEN=$(cat {token})\n"
-        f"       spothop jobs"
-    )
-    sys.stdout.flush()
+    gc.freeze()
+    gc.enable()
+    typer.run(serve)
 
 
 if __name__ == "__main__":
-    typer.run(serve)
+    main()

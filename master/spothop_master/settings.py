@@ -1,4 +1,4 @@
-"""The master's settings: one frozen object, read once in ``__main__`` and passed on.
+"""The master's settings: one frozen object, read once in ``program`` and passed on.
 
 Every field can be set as ``SPOTHOP_MASTER_<FIELD>`` (upper case); options of the command line win
 over that. All durations are seconds.

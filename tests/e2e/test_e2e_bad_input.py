@@ -19,7 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from spothop_master.__main__ import serve
+from spothop_master.program import serve
 from support.cli import in_process, spothop
 from support.machine import Machine
 from support.waiting import WITHIN_S

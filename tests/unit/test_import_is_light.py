@@ -62,7 +62,7 @@ def test_only_the_standard_library_and_the_training_modules_are_imported() -> No
 
 def test_an_agent_imports_no_command_lines() -> None:
     """httpx would bring its own one."""
-    program = "import json, sys, spothop_agent.__main__, httpx; print(json.dumps([*sys.modules]))"
+    program = "import json, sys, spothop_agent.program, httpx; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not {"rich", "pygments", "click", "typer"} & set(json.loads(done.stdout))

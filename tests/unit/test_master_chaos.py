@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spothop_master.__main__ import CannotStart, plan_chaos
 from spothop_master.chaos import from_text
+from spothop_master.program import CannotStart, plan_chaos
 from spothop_master.settings import MasterSettings
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spothop_master import __main__ as main
 from spothop_master import home
+from spothop_master import program as main
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
 
 

@@ -84,7 +84,7 @@ def test_a_master_with_nothing_to_migrate_starts_without_alembic(tmp_path: Path)
     path = tmp_path / "migrated.db"
     write_migrated(path)
     program = (
-        "import sys, spothop_master.__main__; from spothop_master.store.db import Database; "
+        "import sys, spothop_master.program; from spothop_master.store.db import Database; "
         f"Database('sqlite:///{path}').migrate(); print('alembic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
