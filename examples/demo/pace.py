@@ -22,11 +22,12 @@ GPT = Path(__file__).resolve().parent.parent / "gpt"
 WARM_UP, TIMED = 3, 9
 """Steps of the measurement; the first ones fill caches."""
 
-TRAINING_S = 42.0
-"""The steps of one run shall take so long at the pace that was measured, without preemptions."""
+TRAINING_S, STARTS = 32.0, 4
+"""The steps of one run shall take so long, and as long as so many starts, at the pace that was
+measured. After a notice a VM trains on while the next one starts, and these steps count."""
 LEAST, MOST = 240, 6000
 """Steps of a whole demo: fewer leave no room for all preemptions, more say nothing new."""
-SHORT = 1 / 3
+SHORT = 0.4
 """The share of a whole demo's steps that `--short` makes."""
 HOP_S = 6.0
 """Seconds from a kill to the next process, without the process's own start."""
@@ -51,7 +52,8 @@ class Pace:
 
     def steps(self, *, short: bool) -> int:
         """How many steps each run makes, in tens."""
-        fitted = min(max(TRAINING_S / self.step_s, LEAST), MOST)
+        fitted = (TRAINING_S + STARTS * self.start_s) / self.step_s
+        fitted = min(max(fitted, LEAST), MOST)
         return 10 * round(fitted * (SHORT if short else 1) / 10)
 
     def grace_s(self) -> dict[str, float]:

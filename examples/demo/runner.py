@@ -43,7 +43,9 @@ class DemoRunner:
         self._screen = screen
         self._random = random.Random(seed)
         self._plan = plan
-        self._steps_at_most = round(0.4 * steps / plan.todo)  # the rest is room for more of them
+        # The rest is room: a VM trains on until the master knows of its steps, and after a notice
+        # until the next one is ready; and it may take more preemptions than planned.
+        self._steps_at_most = max(1, round(0.25 * steps / plan.todo))
         self._grace_s = grace_s
         self._steps_first = self._draw()
         self._told = dict.fromkeys(jobs, 0)

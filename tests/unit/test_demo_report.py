@@ -307,19 +307,20 @@ def printed(table: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("step_s", "short", "steps"),
+    ("step_s", "start_s", "short", "steps"),
     [
-        (0.07, False, 600),
-        (0.07, True, 200),
-        (0.4, False, 240),  # fewer would leave no room for six preemptions
-        (0.01, False, 4200),  # or it is over before the last preemption came
-        (1e-4, False, 6000),
+        (0.07, 2.5, False, 600),
+        (0.07, 2.5, True, 240),
+        (0.07, 8.0, False, 910),  # a VM trains on until the next one has started
+        (0.4, 2.5, False, 240),  # fewer would leave no room for six preemptions
+        (0.01, 2.5, False, 4200),  # or it is over before the last preemption came
+        (1e-4, 2.5, False, 6000),
     ],
 )
 def test_the_steps_fit_the_pace_of_the_machine(
-    pace: ModuleType, step_s: float, short: bool, steps: int
+    pace: ModuleType, step_s: float, start_s: float, short: bool, steps: int
 ) -> None:
-    fitted = pace.Pace(step_s=step_s, start_s=2).steps(short=short)
+    fitted = pace.Pace(step_s=step_s, start_s=start_s).steps(short=short)
     assert fitted == steps
     assert isinstance(fitted, int)  # an argument of the training script
 
