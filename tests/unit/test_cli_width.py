@@ -186,3 +186,10 @@ def test_json_is_one_document_without_reprs(cli: Cli, tmp_path: Path, command: s
     found = json.loads(cli.out)
     assert found
     assert "datetime" not in cli.out
+
+
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"master", "schema", "simulate"}))
+def test_every_command_that_shows_data_can_show_it_as_json(cli: Cli, command: str) -> None:
+    """`master` shows none, `schema` is JSON; `simulate` is a program of its own."""
+    assert cli(command, "--help") == 0
+    assert " --json " in cli.out
