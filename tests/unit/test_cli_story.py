@@ -85,6 +85,14 @@ def test_the_policys_reason_is_told_once_and_a_wait_when_it_changes() -> None:
     ) == ["next insurance save at step 10: tau 3 s", "2 pools refused", "3 pools refused"]
 
 
+def test_a_wait_does_not_say_again_why_the_attempt_ended() -> None:
+    why = "RuntimeError: no data; see above (the process exited with code 1)"
+    assert told(
+        event("attempt", f"attempt 1 ended (user_failure): {why}", to="ended"),
+        event("wait", f"{why}; next try in 0.9 s", attempt=None),
+    ) == [f"ended (user_failure): {why}; 0 saves, $0.012 so far", "next try in 0.9 s"]
+
+
 @pytest.mark.parametrize(
     "kind",
     ["phase", "prepared", "fenced_in", "started", "save_requested", "vm", "job", "may_fence"],

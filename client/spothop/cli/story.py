@@ -42,6 +42,8 @@ class Story:
         """Of each attempt, so far."""
         self._policy_told = False
         self._waits_for = ""
+        self._ended = ""
+        """How the newest attempt ended, which the wait after it says again."""
 
     def line(self, event: EventView, job: JobDetail) -> str | None:
         """What to print, beside the number of the attempt; None for an event that is left out.
@@ -65,8 +67,7 @@ class Story:
                 first, self._policy_told = not self._policy_told, True
                 return event.text if first else None
             case "wait":
-                again, self._waits_for = event.text == self._waits_for, event.text
-                return None if again else event.text
+                return self._wait(event)
             case "message":
                 return event.text if event.data.get("level") != "info" else None
             case kind:
@@ -77,9 +78,17 @@ class Story:
             return event.text
         if event.data.get("to") != AttemptState.ENDED:
             return None
+        self._ended = event.text
         count = self._saves.get(event.attempt, 0)
         saves = "1 save" if count == 1 else f"{number(count)} saves"
         return f"{event.text}; {saves}, {money(job.cost)} so far"
+
+    def _wait(self, event: EventView) -> str | None:
+        again, self._waits_for = event.text == self._waits_for, event.text
+        why, _, then = event.text.rpartition("; ")
+        if why and self._ended.endswith(why):
+            return then
+        return None if again else event.text
 
     def _saved(self, event: EventView) -> str | None:
         count = self._saves.get(event.attempt, 0) + 1
