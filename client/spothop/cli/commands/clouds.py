@@ -46,6 +46,8 @@ def vms(
 ) -> None:
     """List VMs, newest first.
 
+    Those that are over stay in the list; at most 200 are shown.
+
     Example: spothop vms --job mnist-small --state running
     """
     from spothop.cli import views

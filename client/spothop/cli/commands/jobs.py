@@ -34,6 +34,8 @@ def jobs(
 ) -> None:
     """List jobs, newest first.
 
+    At most 200 are shown.
+
     Example: spothop jobs --state running
     """
     from spothop.cli import views
