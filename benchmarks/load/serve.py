@@ -10,7 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from load.fleet import OWNER, Member, RestingCloud
-from spothop_master.__main__ import Server, listen
+from spothop_master.program import KEEP_ALIVE_S, Server, listen
 from spothop_master.app import create_app, first_start
 from spothop_master.settings import MasterSettings
 
@@ -27,7 +27,13 @@ def main(home: str, port: str, count: str, url: str, more: str) -> None:
     cloud = RestingCloud(members, Path(home) / "launches.jsonl", now)
     app = create_app(settings, {cloud.name: cloud})
     first_start(app.state.services)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
     listener = listen(settings.host, settings.port)
     with listener:
         Server(config, app.state.services).run(sockets=[listener])

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from fastapi import FastAPI, Request
@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 THREADS = 16
 """In which clouds are asked."""
+
+SYNCS_PER_ANSWER = 3.5
+"""Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
 
 MACHINES = ("/api/", "/agent/")
 """Paths whose errors are JSON; people look at all others."""
@@ -112,7 +115,7 @@ def make_services(
     executor: Executor | None,
 ) -> Services:
     db = Database(settings.database_url)
-    heartbeats, directives, sessions = Heartbeats(clock()), DirectiveCache(), Sessions(db)
+    heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = CloudWatcher(
         clouds,
         settings.owner,
@@ -147,6 +150,11 @@ def make_services(
         logs=Logs(settings.home / "logs"),
         clock=clock,
     )
+
+
+def directive_cache(settings: MasterSettings) -> DirectiveCache:
+    """An answer serves the syncs of a while."""
+    return DirectiveCache(timedelta(seconds=SYNCS_PER_ANSWER * settings.sync_every_s))
 
 
 @asynccontextmanager

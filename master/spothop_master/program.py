@@ -37,6 +37,11 @@ GRACEFUL_S = 5
 """For requests under way when the master is asked to end."""
 
 
+KEEP_ALIVE_S = 75
+"""A connection that rests stays open so long: above the interval of the agents' syncs, or each sync
+would open one anew, and a call that meets the closing would fail."""
+
+
 class CannotStart(Exception):
     """Nothing was started; the message says why and the way out."""
 
@@ -124,6 +129,7 @@ def run(settings: MasterSettings) -> None:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=GRACEFUL_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             server_header=False,
         )
         app.state.announce = lambda: announce(settings)

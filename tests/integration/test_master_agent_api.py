@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
+from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpAgent, HttpMaster
 from spothop.wire import Assignment, Problem, SyncReply
 from spothop_master.store.schema import Place
 
@@ -212,6 +212,50 @@ def test_a_stop_reaches_the_agent_at_its_next_heartbeat(master: HttpMaster) -> N
     master.post(f"{JOBS}/{agent.job}/cancel")
     master.look()
     assert [d["kind"] for d in agent.sync().json()["directives"]] == ["stop"]
+
+
+def steps(agent: HttpAgent, step: int) -> list[dict[str, Any]]:
+    """A sync as nearly all are: steps and metrics; the directives of its answer."""
+    told = agent.sync(
+        agent.envelope(kind="steps", step=step, count=5, step_s=0.5, load_s=0.0),
+        agent.envelope(kind="metrics", step=step, values={"loss": 1.0}),
+    ).json()
+    assert told["ack_seq"] == agent.seq
+    found: list[dict[str, Any]] = told["directives"]
+    return found
+
+
+def test_progress_alone_reads_no_directive_anew(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    before = steps(agent, 15)
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    assert steps(agent, 20) == before
+    assert [query for query in asked if "INSERT INTO metrics" in query]
+    assert not [query for query in asked if "checkpoints" in query or "observations" in query]
+
+
+def test_a_stop_reaches_an_agent_that_reports_progress(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    assert [d["kind"] for d in steps(agent, 15)] == ["insurance"]
+    master.post(f"{JOBS}/{agent.job}/cancel")
+    master.look()
+    assert [d["kind"] for d in steps(agent, 20)] == ["stop"]
+
+
+def test_the_first_steps_bring_the_insurance_with_their_own_answer(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.sync(
+        agent.envelope(kind="prepared"),
+        agent.envelope(kind="fenced_in", n=1),
+        agent.envelope(kind="restored", step=0),
+        agent.envelope(kind="started", pid=7),
+    )
+    agent.sync()
+    assert [d["kind"] for d in steps(agent, 5)] == ["insurance"]
 
 
 def test_a_vm_that_the_cloud_ended_is_told_to_stop(master: HttpMaster) -> None:

@@ -10,8 +10,9 @@ knows of. Two rules give that:
    numbers are still the current ones. An answer that was read before a change and arrives after it
    is therefore never used.
 
-Other masters change jobs, too, and other jobs change the statistics that an insurance directive is
-made from. Neither is announced here, so an answer is used for `MAX_AGE` at most.
+Other masters change jobs, too; other jobs change the statistics that an insurance directive is made
+from, and the job's own steps its step time. None of that is announced here, so an answer is used
+for `max_age` at most.
 
 One version for all jobs was tried first: with many jobs some job changes all the time, and no
 answer was ever used twice.
@@ -28,7 +29,6 @@ from itertools import count
 from spothop.wire import AnyDirective
 
 MAX_AGE = timedelta(seconds=2)
-"""How long a change that nobody announced may go unseen."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class _Answer:
 
 
 class DirectiveCache:
-    """Thread-safe."""
+    """Thread-safe. `max_age` is how long a change that nobody announced may go unseen."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_age: timedelta = MAX_AGE) -> None:
+        self._max_age = max_age
         self._numbers = count(1)
         self._of_job: dict[str, int] = {}
         self._of_vm: dict[str, int] = {}
@@ -73,7 +74,11 @@ class DirectiveCache:
         """None: read them from the database."""
         with self._lock:
             known = self._answers.get(vm_id)
-            if known is None or not self._holds(known.version) or now - known.read_at > MAX_AGE:
+            if (
+                known is None
+                or not self._holds(known.version)
+                or now - known.read_at > self._max_age
+            ):
                 return None
             return list(known.directives)
 

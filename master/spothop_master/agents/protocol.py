@@ -53,6 +53,10 @@ _SAVED = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
 """What an attempt is stopped for, and then goes on elsewhere: it saves first."""
 
 
+_NOT_HELD = (OverflowError, DataError)
+"""A value of a report is too large for its column."""
+
+
 class BadToken(Exception):
     """The join token is unknown, used, or its VM is not wanted any more."""
 
@@ -106,30 +110,48 @@ def apply(
     """
     vm = session.get_one(VmRow, vm_id)
     if vm.job_id is not None:
-        leases.lock(session, vm.job_id)
+        _job = leases.lock(session, vm.job_id)  # held: a session forgets rows that nobody holds
         session.refresh(vm)
-    for envelope in sorted(envelopes, key=lambda envelope: envelope.seq):
-        if envelope.seq <= vm.acked_seq:
-            continue
-        if envelope.seq != vm.acked_seq + 1:
-            break
-        _apply_one(session, vm, envelope, now=now)
-        vm.acked_seq = envelope.seq
-        vm.join_hash = None
-        vm.last_contact_at = now
+    new = _without_gaps(envelopes, vm.acked_seq)
+    if not new:
+        return vm.acked_seq
+    try:
+        with session.begin_nested():
+            _apply_all(session, vm, new, now)
+    except _NOT_HELD:  # by one of them: each by itself, so that the others count
+        for envelope in new:
+            _apply_one(session, vm, envelope, now)
+    vm.acked_seq, vm.join_hash, vm.last_contact_at = new[-1].seq, None, now
     session.flush()
     return vm.acked_seq
 
 
-def _apply_one(session: Session, vm: VmRow, envelope: Envelope, *, now: datetime) -> None:
+def _without_gaps(envelopes: Sequence[Envelope], acked_seq: int) -> list[Envelope]:
+    """Those that are new, in order, up to the first that is missing."""
+    found: list[Envelope] = []
+    for envelope in sorted(envelopes, key=lambda envelope: envelope.seq):
+        if envelope.seq == acked_seq + len(found) + 1:
+            found.append(envelope)
+    return found
+
+
+def _apply_all(session: Session, vm: VmRow, envelopes: Sequence[Envelope], now: datetime) -> None:
+    place: Place | None = None
+    for envelope in envelopes:
+        if place is None or place.attempt.number != envelope.attempt:
+            place = attempts.place_of(session, vm.id, envelope.attempt)
+        at = now - timedelta(seconds=max(0.0, envelope.age_s))
+        reports.apply_report(session, vm, place, envelope, at=max(at, vm.joined_at or at))
+    session.flush()
+
+
+def _apply_one(session: Session, vm: VmRow, envelope: Envelope, now: datetime) -> None:
     """One with a number that no database holds changes nothing: the agent would send it again for
     ever, and none of those after it would count."""
     try:
         with session.begin_nested():
-            at = now - timedelta(seconds=max(0.0, envelope.age_s))
-            at = max(at, vm.joined_at or at)
-            reports.apply_report(session, vm, envelope, at=at)
-    except (OverflowError, DataError) as error:
+            _apply_all(session, vm, [envelope], now)
+    except _NOT_HELD as error:
         why = error.orig if isinstance(error, DataError) else error  # without the statement
         text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
         data = {"level": "warning"}

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from spothop.protection import ADD, MENDED
@@ -75,10 +75,11 @@ class ReportContext:
         transitions.record(self.session, kind, text, now=self.at, row=self.place, data=data)
 
 
-def apply_report(session: Session, vm: VmRow, envelope: Envelope, *, at: datetime) -> None:
-    """One report, once: the caller checks its number."""
+def apply_report(
+    session: Session, vm: VmRow, place: Place | None, envelope: Envelope, *, at: datetime
+) -> None:
+    """One report, once: the caller checks its number. `place` is the VM's in its attempt."""
     report = envelope.report
-    place = attempts.place_of(session, vm.id, envelope.attempt)
     if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
@@ -89,7 +90,6 @@ def apply_report(session: Session, vm: VmRow, envelope: Envelope, *, at: datetim
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
         context.note("late", f"{report.kind} of attempt {envelope.attempt}, which is over: ignored")
-    session.flush()
 
 
 def _counts(context: ReportContext) -> bool:
@@ -154,18 +154,19 @@ def _steps(context: ReportContext, report: StepsReport) -> None:
 
 def _metrics(context: ReportContext, report: MetricsReport) -> None:
     """Diverged values (NaN, infinite) are left out: no database keeps them alike."""
-    context.session.add_all(
-        Metric(
-            job_id=context.job.id,
-            attempt=context.attempt.number,
-            step=report.step,
-            name=name[:64],
-            value=value,
-            at=context.at,
-        )
+    common = {
+        "job_id": context.job.id,
+        "attempt": context.attempt.number,
+        "step": report.step,
+        "at": context.at,
+    }
+    rows = [
+        {**common, "name": name[:64], "value": value}
         for name, value in report.values.items()
         if math.isfinite(value)
-    )
+    ]
+    if rows:  # in bulk: there are more of these than of anything else
+        context.session.execute(insert(Metric), rows)
 
 
 def _save_requested(context: ReportContext, report: SaveRequestedReport) -> None:

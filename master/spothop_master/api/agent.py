@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -40,6 +41,9 @@ URGENT = frozenset(
     {"prepared", "fenced_in", "committed", "notice", "exited", "preparation_failed", "fenced"}
 )
 """Reports after which the supervise loop looks at once."""
+
+PROGRESS = frozenset({"steps", "metrics"})
+"""Reports that most syncs carry and that change no directive at once."""
 
 WAITING_SYNC_S = 0.2
 """Between syncs of a VM that is ready and waits until it may go on."""
@@ -145,8 +149,24 @@ def _from_memory(services: Services, known: VmSession) -> SyncReply | None:
 
 
 def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncReply:
-    now, statistics = services.clock(), services.statistics
-    statistics.warm(known.pool, now=now)
+    now = services.clock()
+    services.statistics.warm(known.pool, now=now)
+    kinds = {envelope.report.kind for envelope in message.reports}
+    if kinds and kinds <= PROGRESS:
+        with services.db.begin() as session:
+            row = _refuse_over(services, session, known.vm)
+            protocol.apply(session, known.vm, message.reports, now=now)
+            acked = row.acked_seq
+        services.sessions.acknowledge(known.vm, acked)
+        if (reply := _from_memory(services, known)) is not None:
+            return reply  # after the commit: a change of states has made the answer void
+    return _sync_by_rows(services, known, message, now)
+
+
+def _sync_by_rows(
+    services: Services, known: VmSession, message: SyncRequest, now: datetime
+) -> SyncReply:
+    """Reports that were applied already change nothing."""
     version = services.directives.version(known.vm, known.job)
     with services.db.begin() if message.reports else services.db.read() as session:
         row = _refuse_over(services, session, known.vm)
@@ -154,7 +174,11 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
             protocol.apply(session, known.vm, message.reports, now=now)
         acked = row.acked_seq
         answer = protocol.answer(
-            session, known.vm, now=now, statistics=statistics, writes=bool(message.reports)
+            session,
+            known.vm,
+            now=now,
+            statistics=services.statistics,
+            writes=bool(message.reports),
         )
     if any(envelope.report.kind in URGENT for envelope in message.reports):
         services.wake()

@@ -74,12 +74,12 @@ def _of_job(session: Session, job_id: str | None) -> tuple[float | None, float |
     means: dict[str, float] = {}
     if job_id is not None:
         rows = session.execute(
-            select(Observation.kind, func.avg(Observation.value))
-            .where(Observation.job_id == job_id, Observation.kind.in_(("save", "backup")))
-            .where(~Observation.censored)
-            .group_by(Observation.kind)
+            # no condition but the job: with others SQLite takes the index of the pools
+            select(Observation.kind, Observation.censored, func.avg(Observation.value))
+            .where(Observation.job_id == job_id)
+            .group_by(Observation.kind, Observation.censored)
         )
-        means = {row[0]: float(row[1]) for row in rows}
+        means = {kind: float(mean) for kind, censored, mean in rows if not censored}
     return means.get("save"), means.get("backup")
 
 
