@@ -105,7 +105,7 @@ async def start(stack: AsyncExitStack, folder: Path, dialect: Dialect, seed: int
         folder / "storage",
         bundle=bundle_hash(BUNDLE),
         env={"TIMES": str(times)},
-        policy=PolicyParams(policy="none", grace_s=GRACE_S),
+        policy=PolicyParams(policy="none", grace_s=GRACE_S, release_before_s=3600.0),
     )
     master = stack.enter_context(FakeMaster(work, BUNDLE, sync_every_s=5.0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -117,7 +117,7 @@ class Notices:
         """Acknowledge the notice when nothing more is to be saved, and never before."""
         await self._attempt.covered.wait()
         self._advance(notice, NoticeEvent.FINISH)  # refused where a commit has closed it
-        await self._until_not_needed(notice)
+        await self._until_not_needed()
         await self._final_sync()
         taken = await self._acknowledge(notice)
         if taken:
@@ -126,22 +126,21 @@ class Notices:
             self._context.note("the notice is acknowledged: the cloud may take this VM")
         self._advance(notice, NoticeEvent.ACKNOWLEDGE if taken else NoticeEvent.REFUSE)
 
-    async def _until_not_needed(self, notice: Notice) -> None:
+    async def _until_not_needed(self) -> None:
         """The VM trains on: the cloud takes it seconds after it was told, and the replacement is
         not ready yet. So until the process is over (the master ends it when the replacement is),
         the last save before the deadline is made, or the deadline is near with nothing under way.
+        A newer notice has its own deadline and its own save, and this one waits for both.
         """
-        while not self._attempt.over.is_set():
+        while not (attempt := self._attempt).over.is_set():
             known = self._context.state.notice
-            if known is None or known.event != notice.event or known.release_at is None:
+            if known is None or known.release_at is None:
                 return
-            near = self._context.now() >= known.release_at
-            if self._attempt.has_made_its_last_save or (
-                near and not self._attempt.saves_for_notice
-            ):
+            near = self._context.now() >= known.release_at and not attempt.saves_for_notice
+            if attempt.covered.is_set() and (near or attempt.has_made_its_last_save):
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._attempt.over.wait(), LOOK_S)
+                await asyncio.wait_for(attempt.over.wait(), LOOK_S)
 
     def _advance(self, notice: Notice, event: NoticeEvent) -> None:
         """Nothing where a newer notice has taken this one's place, or its state has no such step:

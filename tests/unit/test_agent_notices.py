@@ -222,6 +222,26 @@ def test_an_agent_that_is_started_again_gives_the_vm_up_no_sooner(tmp_path: Path
     play(scenario)
 
 
+def test_the_vm_is_not_given_up_for_an_older_notice_while_a_newer_one_is_answered(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        await saved_and_trains_on(run, cloud, 12)
+        await cloud.announce(released("event-2"))
+        await asyncio.sleep(5.0)
+        assert cloud.told == []
+        run.process.hand_over(20, E, request=saves(run)[-1]["request"])
+        await asyncio.sleep(5.0)
+        assert cloud.told == []
+        await run.over()
+        await until(lambda: len(cloud.told) == 2)
+        await cloud.close()
+
+    play(scenario)
+
+
 def test_a_cloud_that_takes_no_acknowledgement(tmp_path: Path) -> None:
     async def scenario() -> None:
         run = await AttemptHarness(tmp_path).training()
