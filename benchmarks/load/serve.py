@@ -10,8 +10,8 @@ from pathlib import Path
 import uvicorn
 
 from load.fleet import OWNER, Member, RestingCloud
-from spothop_master.program import KEEP_ALIVE_S, Server, listen
 from spothop_master.app import create_app, first_start
+from spothop_master.program import KEEP_ALIVE_S, Server, listen
 from spothop_master.settings import MasterSettings
 
 

@@ -30,6 +30,7 @@ from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.logs import Logs
+from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.supervise import Supervisor
@@ -171,10 +172,12 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     sweep = Sweep(services.db, services.clouds, services.watcher, clock)
     prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
+    contacts = Contacts(services.db, services.heartbeats)
     for run, every_s in (
         (sweep.run_once, settings.sweep_every_s),
         (prices.run_once, settings.supervise_every_s),
         (injector.run_once, settings.supervise_every_s),
+        (contacts.run_once, settings.sync_every_s),
     ):
         scheduler.add_job(run, "interval", seconds=every_s, next_run_time=utc_now())
     supervise.start()

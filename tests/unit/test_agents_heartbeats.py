@@ -42,3 +42,16 @@ def test_a_vm_that_is_over_is_forgotten() -> None:
     heartbeats.forget("vm")
     heartbeats.forget("vm")
     assert heartbeats.last_contact("vm") is None
+
+
+def test_what_is_new_is_taken_once() -> None:
+    clock = FakeClock()
+    heartbeats = Heartbeats(clock())
+    for name in ("a", "b", "gone"):
+        heartbeats.heard(name, clock())
+    clock.advance(1)
+    heartbeats.heard("a", clock())
+    heartbeats.forget("gone")
+    assert heartbeats.take_new() == {"a": clock(), "b": clock() - timedelta(seconds=1)}
+    assert heartbeats.take_new() == {}
+    assert heartbeats.last_contact("b") == clock() - timedelta(seconds=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
 from fakes.master_harness import OWNER, Inline, MasterHarness
@@ -20,6 +21,7 @@ from spothop_master.clouds.base import OWNER_TAG, BadRequest, LaunchSpec, Unavai
 from spothop_master.clouds.watcher import ADAPTER_FAULT, CloudWatcher
 from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
+from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.sweep import Sweep
 from spothop_master.store.schema import Price
@@ -413,4 +415,38 @@ def test_a_slow_launch_delays_no_other_job(tmp_path: Path) -> None:
     later.given.pop()()
     harness.look()
     assert len(harness.cloud.launches) == 3
+    harness.db.close()
+
+
+# --- contacts -----------------------------------------------------------------------------------
+
+
+def test_contacts_are_written_for_all_vms_at_once_and_only_forward(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    agents = []
+    for job in ("job-1", "job-2"):
+        agents.append(harness.training(job))
+    before = harness.vm(agents[1].vm).last_contact_at
+    harness.clock.advance(9)
+    harness.heartbeats.heard(agents[0].vm, harness.clock())
+    assert before is not None
+    harness.heartbeats.heard(agents[1].vm, before - timedelta(seconds=5))
+    harness.heartbeats.heard("no-such-vm", harness.clock())
+    told: list[frozenset[str]] = []
+    harness.db.on_change(told.append)
+    contacts = Contacts(harness.db, harness.heartbeats)
+    contacts.run_once()
+    assert harness.vm(agents[0].vm).last_contact_at == harness.clock()
+    assert harness.vm(agents[1].vm).last_contact_at == before
+    assert told == [], "it decides nothing"
+    contacts.run_once()
+    harness.db.close()
+
+
+def test_without_new_contacts_nothing_is_locked(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    asked: list[str] = []
+    event.listen(harness.db.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    Contacts(harness.db, harness.heartbeats).run_once()
+    assert asked == []
     harness.db.close()

@@ -1,6 +1,7 @@
 """When each VM was last heard, in memory: a heartbeat costs no write.
 
-After a restart of the master every VM counts as just heard, because nobody listened before.
+`loops/contacts` writes what is new into the database every few seconds. After a restart of the
+master every VM counts as just heard, because nobody listened before.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ class Heartbeats:
     def __init__(self, now: datetime) -> None:
         self._began = now
         self._heard: dict[str, datetime] = {}
+        self._new: dict[str, datetime] = {}
         self._lock = threading.Lock()
 
     def heard(self, vm_id: str, now: datetime) -> None:
         with self._lock:
-            self._heard[vm_id] = now
+            self._heard[vm_id] = self._new[vm_id] = now
 
     def last_contact(self, vm_id: str) -> datetime | None:
         """None: not since this master began."""
@@ -29,7 +31,14 @@ class Heartbeats:
     def silent_for(self, vm_id: str, now: datetime) -> timedelta:
         return max(timedelta(), now - (self.last_contact(vm_id) or self._began))
 
+    def take_new(self) -> dict[str, datetime]:
+        """The newest contact of each VM that was heard since this was last asked."""
+        with self._lock:
+            found, self._new = self._new, {}
+            return found
+
     def forget(self, vm_id: str) -> None:
         """The VM is over."""
         with self._lock:
             self._heard.pop(vm_id, None)
+            self._new.pop(vm_id, None)
