@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
 
+from apscheduler.executors.pool import ThreadPoolExecutor as SchedulerThreads
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -52,6 +53,9 @@ THREADS = 16
 
 SYNCS_PER_ANSWER = 3.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
+
+LOOPS = 4
+"""Slow loops that the scheduler starts, each in a thread while it works."""
 
 MACHINES = ("/api/", "/agent/")
 """Paths whose errors are JSON; people look at all others."""
@@ -167,7 +171,11 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         target=services.supervisor.run_forever, args=(services.stopping,), name="supervise"
     )
     scheduler = AsyncIOScheduler(
-        timezone=timezone.utc, job_defaults={"coalesce": True, "max_instances": 1}
+        timezone=timezone.utc,
+        # its own default cancels what runs when the master ends, and writes traces of that
+        executors={"default": SchedulerThreads(max_workers=LOOPS)},
+        # late is better than never: a machine may be busy for longer than the default's one second
+        job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
     )
     sweep = Sweep(services.db, services.clouds, services.watcher, clock)
     prices = Prices(services.db, services.watcher)

@@ -66,14 +66,15 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     ]
     columns = ("POOL", "USD/H", "MTTP", "90 %", "LIVES", "RESTART", "KEPT", "Q")
     print_table(console, columns, rows, right=columns[1:])
-    console.print(
+    print_text(
+        console,
         "MTTP and its 90 % interval: other zones and old lives count, too, but less.\n"
         "LIVES: preempted + ended otherwise, in this zone. RESTART: allocation + preparation.\n"
-        "KEPT: notices after which the emergency save became durable. Q: the share of\n"
-        "preemptions for which that is expected, unannounced ones included."
+        "KEPT: notices after which the emergency save became durable. "
+        "Q: the share of preemptions for which that is expected, unannounced ones included.",
     )
     if any(row.mttp_assumed or row.restart_assumed or _q_assumed(row) for row in list_):
-        console.print(f"* assumed: {ASSUMED}")
+        print_text(console, f"* assumed: {ASSUMED}")
     old_offers(console, list_)
 
 
