@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes.agent_vm import assignment
-from spothop.wire import ExitedReport
+from spothop.wire import CommittedReport, ExitedReport, SaveKind
 from spothop_agent.state import NoticeSeen, Phase, State, StateFile
 
 
@@ -101,3 +101,12 @@ def test_a_master_of_version_0_1_0_can_read_how_a_process_ended() -> None:
     assert ExitedReport(code=0).model_dump(mode="json").keys() == known
     hung = ExitedReport(signal=9, stopped=True, hang=True)
     assert ExitedReport.model_validate_json(hung.model_dump_json()) == hung
+
+
+def test_a_master_of_version_0_1_0_can_read_of_a_commit() -> None:
+    known = {"kind", "n", "step", "save", "bytes", "delta_s", "beta_s", "since_notice_s"}
+    made = CommittedReport(n=1, step=2, save=SaveKind.EMERGENCY, bytes=3, delta_s=4.0, beta_s=5.0)
+    assert made.model_dump(mode="json").keys() == known
+    bound = made.model_copy(update={"delta_exact": False})
+    for report in (made, bound):
+        assert CommittedReport.model_validate_json(report.model_dump_json()) == report

@@ -74,8 +74,10 @@ class SaveRequestedReport(Strict):
     reason: str
 
 
-class CommittedReport(Strict):
+class CommittedReport(Extended):
     """A checkpoint exists: its chain entry `n` was created."""
+
+    NEWER = ("delta_exact",)
 
     kind: Literal["committed"] = "committed"
     n: int
