@@ -511,6 +511,12 @@ class JobSpec(Section):
         """The JSON form that `parse` reads back to an equal spec."""
         return self.model_dump(mode="json")
 
+    def as_written(self) -> dict[str, Any]:
+        """The same, without what nobody has set. So an older master takes a job that needs none of
+        the keys that it does not know; and the defaults are those of the master that runs the job.
+        What stands in the file is sent even where it is our default: theirs may be another."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
     @classmethod
     def of_accepted(cls, mapping: Mapping[str, Any]) -> JobSpec:
         """A job that was accepted, perhaps by an earlier version, goes on: what may not stand in a

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from spothop import jobfile
 from spothop.sdk.bundle import Bundle
 from spothop.sdk.client import Client
 from spothop.sdk.errors import ApiError, ClientError, NotSpothop, TooNew, Unreachable
@@ -280,6 +281,30 @@ def test_a_submit_whose_answer_got_lost_is_sent_again_with_the_same_token() -> N
     assert isinstance(job, JobView)
     assert len(tokens) == 2
     assert tokens[0] == tokens[1]
+
+
+def test_a_job_goes_out_as_it_is_written(tmp_path: Path) -> None:
+    """An older master refuses keys that it does not know. Those that nobody has set stay here; what
+    is set does not, even to our default: theirs may be another."""
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content)["spec"])
+        return httpx.Response(500)
+
+    written = {
+        "name": "mnist",
+        "run": "python train.py",
+        "hang_after": "30m",
+        "retries": {"user": 0},
+        "checkpoint": {"storage": "s3://b/p", "policy": "notice-aware"},
+        "resources": {"any_of": [{"cloud": "local"}]},
+    }
+    for ask in (lambda spec: client(answer).plan(spec), lambda s: client(answer).submit(s, "0")):
+        with pytest.raises(ClientError):
+            ask(jobfile.parse(written))
+    assert sent == [written, written]
+    assert jobfile.parse(sent[0]) == jobfile.parse(written)
 
 
 def test_two_submits_are_two_jobs() -> None:

@@ -298,7 +298,7 @@ def _newest_attempt(job: JobDetail) -> int:
 
 
 def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:
-    return spec.as_mapping() if isinstance(spec, JobSpec) else dict(spec)
+    return spec.as_written() if isinstance(spec, JobSpec) else dict(spec)
 
 
 def _part(name: str) -> str:
