@@ -299,9 +299,13 @@ class Saves:
     @property
     def _last_save_s(self) -> float:
         """From the request to the commit."""
-        save_s = self.save_s if self.save_s is not None else self._save_at_most_s
         steps = self._margin() + 1 if self._together else 1
-        return steps * self.step_s + (save_s or 0.0) + (self.backup_s or 0.0) + self.params.margin_s
+        return steps * self.step_s + self.takes_s + (self.backup_s or 0.0) + self.params.margin_s
+
+    @property
+    def takes_s(self) -> float:
+        """One save in the process, at most where that is all that is known; 0 before any."""
+        return (self.save_s if self.save_s is not None else self._save_at_most_s) or 0.0
 
     def last_save(
         self, reason: str, *, kind: SaveKind = SaveKind.INSURANCE, now: float

@@ -22,6 +22,8 @@ STOP_S = 12.0
 """From a stop in the pipe to SIGTERM; the training API waits up to 10 s for a pending save."""
 STOP_STEPS = 3
 """A stop is heard at a step's beginning: this many steps are added."""
+STOP_SAVES = 2
+"""Where it ends with a save: so many times what one takes in the process is added."""
 TERMINATE_S = 5.0
 """From SIGTERM to SIGKILL."""
 GIVE_UP_S = 20.0
@@ -68,6 +70,7 @@ class Stopping:
             trainer.stop(state.stop or "")
             if patience_s is None:
                 patience_s = STOP_S + STOP_STEPS * self._saves.step_s
+                patience_s += STOP_SAVES * self._saves.takes_s if state.stop_save else 0.0
             if await self._ends_within(patience_s):
                 return
         self._process.signal(signal.SIGTERM)

@@ -29,6 +29,7 @@ from spothop.wire import (
     Insurance,
     MessageReport,
     PhaseReport,
+    PolicyParams,
     PreparationFailedReport,
     RestoredReport,
     SaveKind,
@@ -40,7 +41,7 @@ from spothop_agent.prepare import DENIED_S
 from spothop_agent.process import Exit
 from spothop_agent.reporting import OUTPUTS_S
 from spothop_agent.state import Phase, State
-from spothop_agent.stopping import STOP_S, STOP_STEPS, TERMINATE_S
+from spothop_agent.stopping import STOP_S, STOP_SAVES, STOP_STEPS, TERMINATE_S
 
 KILLED = Exit(code=None, signal=signal.SIGKILL)
 
@@ -286,6 +287,25 @@ def test_a_stop_that_is_not_heard_becomes_sigterm_and_then_sigkill(tmp_path: Pat
         (term, kill) = [(at - asked, number) for at, number in run.process.signals]
         assert term == (pytest.approx(patience_s, abs=0.05), signal.SIGTERM)
         assert kill == (pytest.approx(patience_s + TERMINATE_S, abs=0.05), signal.SIGKILL)
+        await run.over()
+
+    play(scenario)
+
+
+def test_a_stop_that_ends_with_a_save_gives_it_its_time(tmp_path: Path) -> None:
+    """Cut short it would be work lost, and the wait for it as well."""
+
+    async def scenario() -> None:
+        save_s = 60.0
+        policy = PolicyParams(grace_s=120.0, save_s=save_s)
+        run = await AttemptHarness(tmp_path, policy=policy).training(step=10)
+        asked = run.context.now()
+        run.attempt.stop("preempted", save=True)
+        await until(lambda: run.process.ended is not None)
+        ((at, number),) = run.process.signals
+        assert number is signal.SIGTERM
+        patience_s = STOP_S + STOP_STEPS * 0.1 + STOP_SAVES * save_s
+        assert at - asked == pytest.approx(patience_s, abs=0.05)
         await run.over()
 
     play(scenario)

@@ -73,7 +73,10 @@ def test_nobody_is_stopped_before_the_emergency_save_or_before_the_new_one_is_re
     [
         ({"stop_at": ago(1)}, True),
         ({"stop_at": ago(1), "saved_since_stop": True}, False),
-        ({"stop_at": ago(LIMITS.stop_timeout_s)}, False),
+        ({"stop_at": ago(LIMITS.stop_timeout_s)}, True),
+        ({"stop_at": ago(LIMITS.stop_timeout_s + 2 * 3.0)}, False),
+        # a save of 25 s, the deadline is far enough: a fence now would give it away
+        ({"stop_at": ago(35.0), "last_save_s": 25.0, "deadline_at": ago(-60)}, True),
     ],
 )
 def test_the_fence_waits_for_the_save_that_was_asked_for(

@@ -44,14 +44,11 @@ from spothop.wire import (
 )
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
+from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions
 from spothop_master.store.schema import Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
-
-_SAVED = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
-"""What an attempt is stopped for, and then goes on elsewhere: it saves first."""
-
 
 _NOT_HELD = (OverflowError, DataError)
 """A value of a report is too large for its column."""
@@ -208,7 +205,7 @@ def _directives(
     attempt, number = place.attempt, place.attempt.number
     if attempt.stop_wanted is not None:
         why = EndReason(attempt.stop_wanted)
-        return [StopDirective(attempt=number, reason=why, save=why in _SAVED)]
+        return [StopDirective(attempt=number, reason=why, save=why in SAVED_FIRST)]
     found: list[AnyDirective] = []
     if _is_reassigned(session, place):
         found.append(AssignDirective(assignment=build(session, vm, attempt, statistics, now=now)))

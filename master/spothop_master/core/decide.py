@@ -182,7 +182,7 @@ def _stop(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) 
     if attempt.stop_wanted is None:
         return [StopAttempt(attempt=attempt.number, why=why, reason=text)]
     waited = snapshot.now - (attempt.stop_at or snapshot.now)
-    if waited >= timedelta(seconds=snapshot.limits.stop_timeout_s):
+    if waited >= timedelta(seconds=attempt.stop_timeout_s(snapshot.limits)):
         late = f"{text}; no exit reported within {waited.total_seconds():.0f} s"
         return [EndAttempt(attempt=attempt.number, why=why, reason=late)]
     return []

@@ -72,7 +72,7 @@ def _of_attempts(snapshot: Snapshot) -> Iterator[datetime]:
     limits = snapshot.limits
     for attempt in snapshot.living:
         if attempt.stop_at is not None:
-            yield attempt.stop_at + timedelta(seconds=limits.stop_timeout_s)
+            yield attempt.stop_at + timedelta(seconds=attempt.stop_timeout_s(limits))
         yield from _deadlines(snapshot, [place.deadline_at for place in attempt.places])
 
 

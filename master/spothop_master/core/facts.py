@@ -19,6 +19,12 @@ from spothop.wire import (
 from spothop_master.core import gang
 from spothop_master.core.evidence import EndCause
 
+SAVED_FIRST = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
+"""What an attempt is stopped for, and then goes on elsewhere: it saves first."""
+
+LAST_SAVES = 2
+"""The save at a stop may take so many times what one took before, from request to commit."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -119,6 +125,12 @@ class AttemptFacts:
     @property
     def alive(self) -> bool:
         return self.state is not AttemptState.ENDED
+
+    def stop_timeout_s(self, limits: Limits) -> float:
+        """From its stop until nobody waits for its end any more. Where it was to end with a save,
+        that one has its time beside the rest: cut short it would be work lost."""
+        saves = self.stop_wanted in SAVED_FIRST
+        return limits.stop_timeout_s + (LAST_SAVES * self.last_save_s if saves else 0.0)
 
     @property
     def prepared_at(self) -> datetime | None:

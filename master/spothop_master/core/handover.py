@@ -53,7 +53,7 @@ def out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
 def _waited_for(snapshot: Snapshot, older: AttemptFacts) -> bool:
     if older.stop_at is not None:
         waited_s = (snapshot.now - older.stop_at).total_seconds()
-        return not older.saved_since_stop and waited_s < snapshot.limits.stop_timeout_s
+        return not older.saved_since_stop and waited_s < older.stop_timeout_s(snapshot.limits)
     if _has_time_for_a_last_save(snapshot, older):
         return True
     wait_s = _left_s(snapshot, older) + snapshot.limits.fence_margin_s
