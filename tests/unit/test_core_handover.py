@@ -8,7 +8,7 @@ from spothop.wire import AttemptState, EndReason, VmState
 from spothop_master.core import handover
 from spothop_master.core.actions import AllowFence, StopAttempt
 from spothop_master.core.decide import decide, fences
-from spothop_master.core.facts import AttemptFacts, Snapshot
+from spothop_master.core.facts import LONGEST_SAVES_S, AttemptFacts, Snapshot
 from support.core_facts import LIMITS, ago, attempt, seen, vm
 
 SAVED = "attempt 1 has committed its last save"
@@ -85,6 +85,14 @@ def test_the_fence_waits_for_the_save_that_was_asked_for(
     stopped = old(stop_wanted=EndReason.PREEMPTED, **facts)
     assert handover.last_saves(overlap(stopped)) == []
     assert fences(overlap(stopped)) == ([] if waits else [AllowFence(attempt=2, reason=SAVED)])
+
+
+@pytest.mark.parametrize("save_s", [1e300, float("inf"), float("nan")])
+def test_no_figure_of_an_agent_is_waited_for_without_an_end(save_s: float) -> None:
+    stopped = old(stop_wanted=EndReason.PREEMPTED, last_save_s=save_s)
+    assert stopped.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s + LONGEST_SAVES_S
+    cancelled = old(stop_wanted=EndReason.CANCELLED, last_save_s=save_s)
+    assert cancelled.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s, "it does not save"
 
 
 def test_shortly_before_the_deadline_the_agents_own_last_save_is_waited_for() -> None:

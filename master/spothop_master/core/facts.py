@@ -24,6 +24,8 @@ SAVED_FIRST = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
 
 LAST_SAVES = 2
 """The save at a stop may take so many times what one took before, from request to commit."""
+LONGEST_SAVES_S = 3600.0
+"""But no longer: what it took before is what its agent says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,9 @@ class AttemptFacts:
         """From its stop until nobody waits for its end any more. Where it was to end with a save,
         that one has its time beside the rest: cut short it would be work lost."""
         saves = self.stop_wanted in SAVED_FIRST
-        return limits.stop_timeout_s + (LAST_SAVES * self.last_save_s if saves else 0.0)
+        # this order: a figure that is not finite is bounded, too
+        save_s = min(LONGEST_SAVES_S, LAST_SAVES * self.last_save_s) if saves else 0.0
+        return limits.stop_timeout_s + save_s
 
     @property
     def prepared_at(self) -> datetime | None:
