@@ -366,6 +366,23 @@ def test_a_new_checkpoint_gives_a_job_that_hangs_its_budget_back(harness: Master
     assert harness.job().state == "running"
 
 
+def test_a_job_that_has_trained_is_tried_on_though_it_fails_the_same_way(
+    harness: MasterHarness,
+) -> None:
+    """Where it loads its data from may be away for a while."""
+    agent = harness.training()
+    agent.exit(1, message="killed by a bug of the moment")
+    for number in (2, 3):
+        for _ in range(9):
+            harness.tick()
+            agent.obey()
+        agent.prepare()
+        assert agent.attempt == number
+        agent.exit(1, message="ConnectionError: no route to the data")
+        harness.look()
+    assert harness.job().state == "queued"
+
+
 def test_a_broken_setup_is_the_users(harness: MasterHarness) -> None:
     harness.submit(retries={"user": 0})
     harness.look()

@@ -81,6 +81,8 @@ def test_the_same_failure_before_the_first_step_is_tried_twice(
     reason = f"{SAME} (the same before the first step of two attempts in a row: not tried again)"
     expected = [FinishJob(state=JobState.FAILED, reason=reason)] if is_final else []
     assert failures.budgets(snapshot) == expected
+    trained = replace(snapshot, job=replace(snapshot.job, was_trained=True))
+    assert failures.budgets(trained) == [], "it could begin before: something is away for a while"
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ class JobFacts:
     """In a row, since the newest checkpoint."""
     was_prepared: bool = False
     """Code, `setup:` and `data:` of some attempt were put in place."""
+    was_trained: bool = False
+    """Some attempt made a step."""
     refusals: int = 0
     not_before: datetime | None = None
     requirements: Requirements = Requirements()

@@ -7,6 +7,7 @@ job. Three rules, and none of them looks at more than the newest two attempts:
    never worked in this job. Once it has, a package index that is away may be the reason.
 2. A script that fails before its first step, in the very words in which the attempt before failed
    before its first step, is final: nothing was computed in between that could change the outcome.
+   Not in a job that has trained: the same script could begin before, so something else is away.
 3. All else counts against the budget of its kind in `retries`; a new checkpoint resets the count.
 
 Rules 1 and 2 concern failures of the user only: a VM or a storage that is away is never final.
@@ -39,7 +40,12 @@ def final(snapshot: Snapshot, newest: AttemptFacts) -> str | None:
     if newest.prepared_at is None and not snapshot.job.was_prepared:
         return "it has never worked in this job: not tried again"
     before = snapshot.before
-    if before is None or before.trained or before.reason is not newest.reason:
+    if (
+        snapshot.job.was_trained
+        or before is None
+        or before.trained
+        or before.reason is not newest.reason
+    ):
         return None
     if before.detail != newest.detail:
         return None

@@ -141,6 +141,8 @@ def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
     hung = bool(attempts) and attempts[-1].reason == EndReason.HANG.value
     prepared = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
     prepared = prepared.where(Place.prepared_at.is_not(None)).limit(1)
+    trained = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
+    trained = trained.where(Place.first_step_at.is_not(None)).limit(1)
     return JobFacts(
         id=row.id,
         state=JobState(row.state),
@@ -150,6 +152,7 @@ def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
         infrastructure_failures=row.infrastructure_failures,
         hangs=count_hangs(session, row.id) if hung else 0,
         was_prepared=session.scalar(prepared) is not None,
+        was_trained=session.scalar(trained) is not None,
         refusals=row.refusals,
         not_before=row.not_before,
         requirements=requirements_of(spec_of(row)),
