@@ -22,7 +22,8 @@ from spothop.wire import Unprotected
 STORAGE_S = 30.0
 """What fails for so long is more than a request that is tried again."""
 PATIENCE = 4
-"""So many times a step and a save, before a save that was asked for is late."""
+"""So many times a step and a save, before a save that was asked for is late; and so many steps
+before a script that has not called `check_save()` is believed not to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Protection:
     heard: bool = False
     """It has made a call of ours."""
     trains_since: float | None = None
-    """Its first step, metric or save."""
+    """Its first completed step, metric or save."""
     checked: bool = False
     """It has called `check_save()`."""
     asked_at: float | None = None
@@ -53,7 +54,7 @@ class Protection:
         self.heard = True
         if kind in ("trains", "saving") and not self.checked:
             self.checked, self.asked_at = True, None  # from now on it can hear what it is asked
-        if kind in ("phase", "steps", "metrics", "backup") and self.trains_since is None:
+        if kind in ("steps", "metrics", "backup") and self.trains_since is None:
             self.trains_since = now
 
     def restarted(self, now: float) -> None:
@@ -82,8 +83,9 @@ class Protection:
                 "the script has made no spothop call for {} and more",
             )
         if self.trains_since is not None and not self.checked:
+            trained_s = now - self.trains_since
             return self._after(
-                now - self.trains_since,
+                trained_s if trained_s >= PATIENCE * step_s else 0.0,
                 Unprotected.NO_CHECK,
                 "the script has trained for {} and more without calling check_save()",
             )

@@ -29,7 +29,9 @@ class Watch:
         self._on_hang = on_hang
         # An agent that is started again hears neither the hello nor the first step.
         trained = bool(state.training)
-        self._hang = Hang(after_s=assignment.hang_after_s, heard_at=now, stepped=trained)
+        self._hang = Hang(
+            after_s=assignment.hang_after_s, heard_at=now, hangs=assignment.hangs, began=trained
+        )
         self._protection = Protection(
             after_s=assignment.unprotected_after_s,
             started_at=now,
@@ -59,6 +61,7 @@ class Watch:
     def look(self, trouble: tuple[float | None, str]) -> None:
         """Called several times a second; `trouble` is that of the backups."""
         state = self._context.state
+        self._hang.step_s = self._saves.step_s
         reason = self._hang.judge(self._context.now())
         if state.phase is not Phase.STARTED or state.stop is not None or state.notice is not None:
             return

@@ -346,6 +346,7 @@ def test_a_hang_is_started_again_on_the_same_vm_with_a_budget_of_its_own(
         agent.exit(None, signal=9, stopped=True, hang=True, message="hang: no step for 10 min")
         again(harness, agent)
         assert (agent.attempt, harness.attempt(number).reason) == (number + 1, "hang")
+        assert agent.assignment.hangs == number
     agent.exit(None, signal=9, stopped=True, hang=True, message="hang: no step for 10 min")
     harness.look()
     assert harness.job().state == "failed"

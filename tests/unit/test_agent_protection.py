@@ -43,7 +43,7 @@ def test_a_script_without_a_call_is_told_after_a_while_and_no_more_with_the_firs
     assert cause(protection, AFTER_S + 1) is None
 
 
-@pytest.mark.parametrize("kind", ["phase", "steps", "metrics", "backup"])
+@pytest.mark.parametrize("kind", ["steps", "metrics", "backup"])
 def test_a_script_that_trains_and_never_checks(kind: str) -> None:
     protection = made()
     protection.heard_of("hello", 1.0)
@@ -53,6 +53,17 @@ def test_a_script_that_trains_and_never_checks(kind: str) -> None:
     assert cause(protection, 9000.0 + AFTER_S) is Unprotected.NO_CHECK
     protection.heard_of("trains", 9999.0)
     assert cause(protection, 9999.0) is None
+
+
+def test_a_slow_step_is_no_step_without_a_check() -> None:
+    """It is called after a step, perhaps not after each; the first one may compile for long."""
+    protection = made()
+    protection.heard_of("hello", 1.0)
+    protection.heard_of("phase", 2.0)
+    assert cause(protection, 9000.0) is None, "its first step is not over"
+    protection.heard_of("steps", 9000.0)
+    assert cause(protection, 9000.0 + AFTER_S, step_s=AFTER_S) is None
+    assert cause(protection, 9000.0 + PATIENCE * AFTER_S, step_s=AFTER_S) is Unprotected.NO_CHECK
 
 
 def test_a_save_that_was_due_and_did_not_come() -> None:

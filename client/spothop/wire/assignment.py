@@ -41,7 +41,7 @@ class Assignment(Extended):
     """One attempt of one job, for one VM; which may have been started before its master was
     replaced, with an older agent."""
 
-    NEWER = ("log_max", "hang_after_s", "unprotected_after_s")
+    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s")
 
     job: str
     name: str
@@ -62,6 +62,8 @@ class Assignment(Extended):
     """Bytes of the attempt's log that stay on the VM's disk, the newest."""
     hang_after_s: float | None = Field(None, ge=0)
     """Silence of the process that is a hang; None: from what was measured; 0: never."""
+    hangs: int = Field(0, ge=0)
+    """Attempts before this one that ended with a hang, in a row."""
     unprotected_after_s: float = Field(300.0, gt=0)
     """How long the script may lack what protects it, before that is told."""
     fence_now: bool = False

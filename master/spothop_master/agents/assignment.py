@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from spothop.jobspec import JobSpec
 from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
+from spothop_master.store import attempts
 from spothop_master.store.jobs import spec_of
 from spothop_master.store.schema import Attempt, Job, VmRow
 from spothop_master.store.statistics import Statistics
@@ -38,6 +39,7 @@ def build(
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
         hang_after_s=_hang_after_s(spec),
+        hangs=attempts.hangs(session, job.id),
         unprotected_after_s=spec.checkpoint.unprotected_after.total_seconds(),
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
