@@ -164,8 +164,8 @@ def directive_cache(settings: MasterSettings) -> DirectiveCache:
 
 @asynccontextmanager
 async def running_loops(services: Services) -> AsyncIterator[None]:
-    """Supervise in a thread of its own, which its event wakes; the slow ones by the scheduler: a
-    turn that is late is dropped, and no two turns of one loop run at the same time."""
+    """Supervise in a thread of its own, which its event wakes; the slow ones by the scheduler: of
+    turns that are late one is made up for, and no two of one loop run at the same time."""
     settings, clock = services.settings, services.clock
     supervise = threading.Thread(
         target=services.supervisor.run_forever, args=(services.stopping,), name="supervise"
