@@ -56,6 +56,8 @@ READ = 1 << 16
 TAIL = 1 << 14
 WORDS = 280
 """Characters of the last words: with their escapes in JSON (12 bytes) they fit into the record."""
+LAUNCHERS = re.compile(r"(\w+\.)*(ChildFailedError\b|CalledProcessError: Command '\['[^']*python)")
+"""What torchrun and accelerate end with when a process of theirs has failed."""
 BLOCK = 4096
 F_SETPIPE_SZ, PIPE = 1031, 1 << 20  # <linux/fcntl.h>, Linux 2.6.35; what a plain user may have
 """So much may be printed while the disk, or we, do not go on, before the process has to wait."""
@@ -413,14 +415,25 @@ class Log:
 
 def last_words(tail: bytes) -> str:
     """What a program that failed said last: the line that names the exception of its last
-    traceback, else its last line. One line of plain text, shortened; empty when it said nothing."""
+    traceback, else its last line. One line of plain text, shortened; empty when it said nothing.
+    A launcher's own traceback (torchrun, accelerate) says only that a process of its has failed:
+    that process's counts, where it has one."""
     lines = [_plain(line) for line in tail.decode("utf-8", "replace").splitlines()]
     begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    for line in lines[begins[-1] + 1 :] if begins else ():
-        line = line.removeprefix(lines[begins[-1]].partition("Traceback")[0])  # such as "[rank0]: "
+    named = [name for begin in begins if (name := _exception_of(lines, begin))]
+    own = [name for name in named if not LAUNCHERS.match(name)]
+    said = (own or named)[-1:] or [line.strip() for line in lines if line.strip()][-1:]
+    return said[0][:WORDS] if said else ""
+
+
+def _exception_of(lines: list[str], begin: int) -> str:
+    """The line that ends the traceback which begins there."""
+    prefix = lines[begin].partition("Traceback")[0]  # such as "[rank0]: "
+    for line in lines[begin + 1 :]:
+        line = line.removeprefix(prefix)
         if line.strip() and not line.startswith((" ", "\t", "|", "+")):
-            return line.strip()[:WORDS]
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:WORDS]
+            return line.strip()
+    return ""
 
 
 def _plain(line: str) -> str:

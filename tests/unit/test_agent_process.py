@@ -90,10 +90,31 @@ Traceback (most recent call last):
 """
 
 
+RANK = b"""[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 3, in <module>
+[rank0]: ValueError: no dataset at data/train
+E1122 10:36:25 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)
+"""
+LAUNCHER = b"""Traceback (most recent call last):
+  File "/usr/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+"""
+ACCELERATE = b"""Traceback (most recent call last):
+  File "/usr/bin/accelerate", line 8, in <module>
+subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
+"""  # noqa: E501  as it is printed
+
+
 @pytest.mark.parametrize(
     ("tail", "words"),
     [
         (b"", ""),
+        (RANK + LAUNCHER, "ValueError: no dataset at data/train"),
+        (RANK + ACCELERATE, "ValueError: no dataset at data/train"),
+        (LAUNCHER, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
         (b"step 3\n\n  \n", "step 3"),
         (
             TRACEBACK + b"RuntimeError: size mismatch:\n\tlayer 1\nbye\n",
