@@ -385,6 +385,29 @@ def test_a_save_asked_for_before_the_stop_comes_first_but_not_forever(vm: Vm) ->
         other.enter_step()
 
 
+def test_processes_with_slow_steps_come_to_the_step_that_they_save_together(vm: Vm) -> None:
+    """What the replacement of a noticed VM waits for: two steps ahead, 15 s each."""
+    ranks = [vm.session(rank, world=2) for rank in (0, 1)]
+    for rank in (0, 1):
+        vm.want("r1", "emergency", at_step=2, rank=rank, ranks=(0, 1))
+        vm.say(rank, t="stop", reason="its replacement is ready")
+    for session in ranks:
+        session.check_save()
+    saved = []
+    for _ in range(2):
+        for session in ranks:
+            session.enter_step()
+        vm.clock.move(15.0)
+        for session in ranks:
+            session.exit_step()
+            saved.append(session.check_save())
+    assert saved == [False, False, True, True]
+    ranks[0].backup(vm.save())
+    for session in ranks:
+        with pytest.raises(SystemExit):
+            session.enter_step()
+
+
 # --- backups --------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,9 @@ REPORT_EVERY_S = 0.1
 RETRY_EVERY_S = 0.1
 """Control messages that found the pipe full are tried again at most this often."""
 STOP_WAITS_S = 10.0
-"""A stop lets a pending save request be answered first, but no longer than this."""
+"""A stop lets a pending save request be answered first, but no longer than this..."""
+STOP_WAITS_STEPS = 3
+"""...and than so many steps, where several processes have a step ahead for it: it may be slow."""
 
 
 class Session:
@@ -186,8 +188,11 @@ class Session:
     def _stop(self, now: float) -> None:
         assert self._stop_at is not None
         self._requests.settle(self.step)
-        if self._requests.pending is not None and now < self._stop_at + STOP_WAITS_S:
-            return  # the save that was asked for before the stop comes first
+        request = self._requests.pending
+        if request is not None:  # the save that was asked for before the stop comes first
+            ahead = 0 if request.at_step is None else request.at_step - self.step
+            if now < self._stop_at + STOP_WAITS_S or 0 < ahead <= STOP_WAITS_STEPS:
+                return
         warn(f"stopping at step {self.step}: {self._stop_reason}")
         raise SystemExit(0)
 
