@@ -15,7 +15,16 @@ import pytest
 
 from fakes import sample_rows
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
-from spothop.wire import EventView, JobDetail, JobView, PlanReply, Problem, VmView
+from spothop.storage import StorageUnsupported
+from spothop.wire import (
+    EventView,
+    JobDetail,
+    JobView,
+    PlanReply,
+    Problem,
+    StorageSpec,
+    VmView,
+)
 from spothop_master.security import Role
 from spothop_master.store import users
 
@@ -155,6 +164,28 @@ def test_submit_makes_one_job_per_token(master: HttpMaster) -> None:
     assert (view.state, view.owner, view.attempt) == ("queued", "admin", 0)
     assert view.storage.url == master.settings.storage_url
     assert len(master.get(JOBS).json()) == 1
+
+
+def test_a_submit_that_is_sent_again_finds_its_job_whatever_its_storage_says(
+    master: HttpMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was lost. To hear that the storage cannot be used would hide a job that runs."""
+    tried: list[StorageSpec] = []
+
+    def try_out(spec: StorageSpec) -> None:
+        tried.append(spec)
+        if len(tried) > 1:
+            raise StorageUnsupported("it has no conditional create", hint="use another one")
+
+    monkeypatch.setattr(master.services.probes, "_try_out", try_out)
+    master.upload()
+    spec = {"name": "a", "run": "x", "checkpoint": {"storage": "s3://bucket/path"}}
+    body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "once"}
+    first, again = master.post(JOBS, json=body), master.post(JOBS, json=body)
+    assert (first.status_code, again.status_code) == (201, 200), again.text
+    assert again.json()["id"] == first.json()["id"]
+    other = {**body, "token": "another"}
+    problem(master.post(JOBS, json=other), 422, "bad_storage")
 
 
 def test_another_users_submit_token_is_refused(master: HttpMaster) -> None:

@@ -37,6 +37,10 @@ def submit(
     request: SubmitRequest, services: ServicesDep, user: Writer, response: Response
 ) -> JobView:
     """201 and the new job; 200 and the one made before when the token is known."""
+    made = _made_before(services, user, request.token)
+    if made is not None:  # whatever its storage says now: it may run
+        response.status_code = 200
+        return made
     spec = checked_spec(request.spec)
     if not _has_bundle(services, request.bundle):
         raise no_such_bundle(request.bundle)
@@ -69,15 +73,27 @@ def _submit(
             now=now,
             storage_url=services.settings.storage_url,
         )
-        if not user.may_see(job.owner_id):
-            raise ApiError(
-                409,
-                "token_taken",
-                "another user submitted a job with this token",
-                "choose a new random token",
-                field="token",
-            )
-        return _view(services, session, job)
+        return _own(services, session, user, job)
+
+
+def _made_before(services: Services, user: Principal, token: str) -> JobView | None:
+    """Of this token."""
+    with services.db.read() as session:
+        job = jobs.made_by(session, token)
+        return _own(services, session, user, job) if job is not None else None
+
+
+def _own(services: Services, session: Session, user: Principal, job: Job) -> JobView:
+    """Raises ApiError where it is another user's."""
+    if not user.may_see(job.owner_id):
+        raise ApiError(
+            409,
+            "token_taken",
+            "another user submitted a job with this token",
+            "choose a new random token",
+            field="token",
+        )
+    return _view(services, session, job)
 
 
 @router.get("")

@@ -42,7 +42,7 @@ def submit(
     `storage_url` is used when the spec names none, and written down with the job: its chain must
     not move when the master's settings do. Raises ValueError when neither names one.
     """
-    known = session.scalar(select(Job).where(Job.submit_token == token))
+    known = made_by(session, token)
     if known is not None:
         return known
     job = Job(
@@ -60,6 +60,11 @@ def submit(
     session.flush()
     transitions.record(session, "submitted", f"{spec.name} submitted", now=now, row=job)
     return job
+
+
+def made_by(session: Session, token: str) -> Job | None:
+    """The job of this submit token."""
+    return session.scalar(select(Job).where(Job.submit_token == token))
 
 
 def want(session: Session, job_id: str, wanted: Wanted, *, now: datetime) -> Job:
