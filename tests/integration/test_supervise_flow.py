@@ -10,12 +10,10 @@ import pytest
 
 from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import MasterHarness
-from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import (
     AssignDirective,
     FenceDirective,
     InsuranceDirective,
-    PreparationFailedReport,
     ReleaseDirective,
     SaveKind,
     StopDirective,
@@ -324,75 +322,6 @@ def test_uncommitted_backups_are_no_success(harness: MasterHarness) -> None:
     harness.look()
     assert harness.attempt(1).reason == "infrastructure"
     assert harness.job().state == "queued"
-
-
-def again(harness: MasterHarness, agent: ScriptedAgent) -> None:
-    """The next attempt on the same VM trains, after the back-off."""
-    for _ in range(9):
-        harness.tick()
-        agent.obey()
-    agent.prepare()
-    harness.tick()
-    agent.obey()
-    agent.train(1)
-    harness.look()
-
-
-def test_a_hang_is_started_again_on_the_same_vm_with_a_budget_of_its_own(
-    harness: MasterHarness,
-) -> None:
-    agent = harness.training()
-    for number in (1, 2, 3):
-        agent.exit(None, signal=9, stopped=True, hang=True, message="hang: no step for 10 min")
-        again(harness, agent)
-        assert (agent.attempt, harness.attempt(number).reason) == (number + 1, "hang")
-        assert agent.assignment.hangs == number
-    agent.exit(None, signal=9, stopped=True, hang=True, message="hang: no step for 10 min")
-    harness.look()
-    assert harness.job().state == "failed"
-    assert harness.job().reason == "hang: no step for 10 min (4 hangs in a row, 3 are retried)"
-    assert harness.job().user_failures == 0
-    assert len(harness.vms()) == 1
-
-
-def test_a_new_checkpoint_gives_a_job_that_hangs_its_budget_back(harness: MasterHarness) -> None:
-    harness.training()
-    for number in range(1, 6):
-        agent = harness.agents[harness.machine().id]
-        agent.save(SaveKind.PERIODIC)
-        harness.tick()
-        agent.exit(None, signal=9, stopped=True, hang=True, message="hang")
-        again(harness, agent)
-        assert agent.attempt == number + 1
-    assert harness.job().state == "running"
-
-
-def test_a_job_that_has_trained_is_tried_on_though_it_fails_the_same_way(
-    harness: MasterHarness,
-) -> None:
-    """Where it loads its data from may be away for a while."""
-    agent = harness.training()
-    agent.exit(1, message="killed by a bug of the moment")
-    for number in (2, 3):
-        for _ in range(9):
-            harness.tick()
-            agent.obey()
-        agent.prepare()
-        assert agent.attempt == number
-        agent.exit(1, message="ConnectionError: no route to the data")
-        harness.look()
-    assert harness.job().state == "queued"
-
-
-def test_a_broken_setup_is_the_users(harness: MasterHarness) -> None:
-    harness.submit(retries={"user": 0})
-    harness.look()
-    harness.settle(3)
-    agent = harness.join()
-    agent.report(PreparationFailedReport(phase="setup", message="pip: no such package", user=True))
-    harness.look()
-    assert harness.job().state == "failed"
-    assert "no such package" in harness.job().reason
 
 
 @pytest.mark.parametrize("wanted", ["cancelled", "paused"])
