@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 
 from fakes import sample_rows
 from fakes.sample_rows import GPT, NOW
+from spothop_master.core.states import AttemptEvent, JobEvent, VmEvent
+from spothop_master.store import transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, User, VmRow
 from support.database import new_database
@@ -126,3 +128,18 @@ def test_what_is_read_tells_nothing(db: Database, told: list[frozenset[str]]) ->
     with db.begin() as session:
         assert session.query(Checkpoint).count()
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("model", "event"),
+    [(Job, JobEvent.DRAIN), (VmRow, VmEvent.TERMINATE), (Attempt, AttemptEvent.NOTICE)],
+)
+def test_a_change_of_a_state_by_its_guarded_statement(
+    db: Database,
+    told: list[frozenset[str]],
+    model: type[Base],
+    event: JobEvent | AttemptEvent | VmEvent,
+) -> None:
+    with db.begin() as session:
+        transitions.change(session, of_the_job(session, model), event, now=NOW, text="a test")
+    assert told == [frozenset({GPT})]

@@ -9,7 +9,9 @@ Two rules:
 
 1. Columns that only report progress, and that no decision and no directive is made from, are left
    out (`_PROGRESS`); they change at every sync of every VM.
-2. Statements in bulk are not seen. There are few: leases, and the times of the last contact.
+2. Statements are not seen, only rows that the session writes. Who writes a decisive column by a
+   statement says so (`tell`): a change of a state does. Leases, the times of the last contact and
+   the mark of the fenced attempt need not.
 """
 
 from __future__ import annotations
@@ -37,6 +39,12 @@ _PROGRESS: dict[type[Base], frozenset[str]] = {
 def changed_jobs(session: Session) -> frozenset[str]:
     """So far; ids of jobs."""
     return frozenset(session.info.get(_KEY, ()))
+
+
+def tell(session: Session, row: Job | Attempt | VmRow) -> None:
+    """Of a row that a statement of this transaction changed."""
+    if (job_id := _job_id(row)) is not None:
+        session.info.setdefault(_KEY, set()).add(job_id)
 
 
 @sa.event.listens_for(Session, "after_flush")

@@ -21,6 +21,7 @@ from spothop.statemachine import Machine
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, VmEvent
+from spothop_master.store import changes
 from spothop_master.store.schema import Attempt, Event, Job, Place, VmRow
 
 Row = TypeVar("Row", Job, Attempt, VmRow)
@@ -66,6 +67,7 @@ def change(
     if not isinstance(result, CursorResult) or result.rowcount != 1:
         raise StaleState(f"{thing} {row.id} is not {before.value!r} any more")
     session.refresh(row)
+    changes.tell(session, row)
     facts = {"from": before.value, "to": after.value, "event": event.value, **(data or {})}
     reason = getattr(row, "reason", None)
     if reason and thing != "job":
