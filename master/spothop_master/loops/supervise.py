@@ -199,12 +199,13 @@ class Supervisor:
     def _jobs_listed(self) -> list[str]:
         """Of the VMs that listings have told something new of."""
         tokens = [*self._listed]
-        for token in tokens:
-            self._listed.pop(token, None)
         if not tokens:
             return []
         with self._db.read() as session:
-            return jobs_of_tokens(session, tokens)
+            found = jobs_of_tokens(session, tokens)
+        for token in tokens:  # not before: if the database is away, nobody tells them again
+            self._listed.pop(token, None)
+        return found
 
     def close(self) -> None:
         """Wait for calls under way; their results are written."""
@@ -232,7 +233,10 @@ class Supervisor:
                 return False
             facts, actions = self._decide(session, job_id)
         if not actions:
-            self._agenda.plan(job_id, due(facts), now=now)
+            waits_for = due(facts)
+            self._agenda.plan(job_id, waits_for, now=now)
+            if waits_for is not None and waits_for.offers and self._watcher.offers() is not None:
+                self._agenda.changed([job_id])  # they came before it said that it waits for them
         return bool(actions)
 
     def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:

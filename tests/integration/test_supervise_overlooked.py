@@ -1,0 +1,70 @@
+"""What comes at an awkward moment is not left for the slow scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from fakes.master_harness import MasterHarness
+from spothop_master.clouds.base import Unavailable
+from spothop_master.core.evidence import EndCause
+from spothop_master.core.facts import Snapshot
+from spothop_master.loops import supervise
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    made = MasterHarness(tmp_path)
+    yield made
+    made.db.close()
+
+
+def test_offers_that_come_while_a_job_is_looked_at(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were told before the job said that it waits for them."""
+    harness.cloud.away = Unavailable("503")
+    harness.supervisor.run_due()
+    harness.submit()
+    read = supervise.snapshot_of
+
+    def and_then_the_cloud_answers(*args: Any, **options: Any) -> Snapshot:
+        facts = read(*args, **options)
+        if harness.cloud.away:
+            harness.cloud.away = None
+            harness.clock.advance(60)  # past the back-off of the watcher
+            harness.watcher.ask_offers()
+        return facts
+
+    monkeypatch.setattr(supervise, "snapshot_of", and_then_the_cloud_answers)
+    harness.supervisor.run_due()
+    assert harness.watcher.offers(), "they came"
+    harness.look_at_what_is_due()
+    assert len(harness.vms()) == 1
+
+
+def test_a_listing_that_comes_while_the_database_is_away(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.training()
+    harness.look_at_what_is_due()
+    harness.cloud.kill(harness.machine().id, EndCause.PREEMPTED)
+    harness.clock.advance(1)
+    read = harness.db.read
+
+    @contextmanager
+    def away() -> Iterator[Session]:
+        raise OSError("the database is away")
+        yield
+
+    monkeypatch.setattr(harness.db, "read", away)
+    with pytest.raises(OSError, match="away"):
+        harness.supervisor.run_due()
+    monkeypatch.setattr(harness.db, "read", read)
+    harness.look_at_what_is_due()
+    assert [a.state for a in harness.attempts()] == ["ended", "preparing"]
