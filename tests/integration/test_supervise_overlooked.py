@@ -15,6 +15,7 @@ from spothop_master.clouds.base import Unavailable
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.facts import Snapshot
 from spothop_master.loops import supervise
+from spothop_master.loops.agenda import RESCAN_S
 
 
 @pytest.fixture
@@ -68,3 +69,19 @@ def test_a_listing_that_comes_while_the_database_is_away(
     monkeypatch.setattr(harness.db, "read", read)
     harness.look_at_what_is_due()
     assert [a.state for a in harness.attempts()] == ["ended", "preparing"]
+
+
+def test_a_clock_that_is_set_back(harness: MasterHarness) -> None:
+    """All moments that were waited for lie an hour ahead."""
+    harness.training()
+    harness.look_at_what_is_due()
+    harness.clock.advance(-3_600)
+    harness.look_at_what_is_due()
+    listing = harness.watcher.listing("fake")
+    assert listing is not None
+    assert listing.began_at == harness.clock()
+    with harness.db.begin() as session:  # another master, of which nobody tells
+        session.connection().exec_driver_sql("UPDATE jobs SET wanted = 'cancelled'")
+    harness.clock.advance(RESCAN_S * 1.25)
+    harness.look_at_what_is_due()
+    assert harness.attempt().stop_wanted == "cancelled"

@@ -110,3 +110,10 @@ def test_directives_that_were_read_before_a_vm_was_forgotten_are_not_used_after_
     cache.forget("vm-a1")
     cache.keep(version, FENCE, now=clock())
     assert cache.get("vm-a1", now=clock()) is None
+
+
+def test_an_answer_from_a_clock_that_was_set_back_is_not_used() -> None:
+    cache, clock = DirectiveCache(), FakeClock()
+    kept(cache, clock)
+    clock.advance(-3_600)
+    assert cache.get("vm-a1", now=clock()) is None

@@ -77,7 +77,7 @@ class DirectiveCache:
             if (
                 known is None
                 or not self._holds(known.version)
-                or now - known.read_at > self._max_age
+                or not timedelta() <= now - known.read_at <= self._max_age  # the clock may go back
             ):
                 return None
             return list(known.directives)

@@ -117,7 +117,7 @@ class CloudWatcher:
             return
         known = self._listings.get(cloud)
         every = timedelta(seconds=self._clouds[cloud].list_every_s)
-        if known is None or self._clock() - known.began_at >= every:
+        if known is None or self._is_old(known, every):
             self._ask(LIST, cloud, self._list)
 
     def fresh_listing(self, cloud: str, *, wait_s: float) -> Listing | None:
@@ -152,7 +152,7 @@ class CloudWatcher:
         """Every cloud, unless its offers are fresh, on their way, or it just failed."""
         for cloud in self._clouds:
             known = self._offers.get(cloud)
-            if known is None or self._clock() - known.began_at >= self._offers_every:
+            if known is None or self._is_old(known, self._offers_every):
                 self._ask(OFFERS, cloud, self._pools)
 
     def wait_for_first_offers(self, *, wait_s: float) -> None:
@@ -178,6 +178,10 @@ class CloudWatcher:
 
     # -- asking ----------------------------------------------------------------------------------
 
+    def _is_old(self, known: Listing | Offers, every: timedelta) -> bool:
+        """One from later than now is, too: the clock was set back."""
+        return not timedelta() <= self._clock() - known.began_at < every
+
     def close(self) -> None:
         """Nobody waits any longer; answers that are on their way are waited for."""
         with self._changed:
@@ -189,7 +193,7 @@ class CloudWatcher:
         now = self._clock()
         with self._changed:
             asked = self._asked.setdefault((what, cloud), _Asked(began_at=now))
-            too_early = asked.next_at is not None and now < asked.next_at
+            too_early = asked.next_at is not None and asked.began_at <= now < asked.next_at
             if asked.busy or too_early or self._closed:
                 return
             asked.busy, asked.began_at = True, now

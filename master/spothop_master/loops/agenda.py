@@ -4,6 +4,7 @@ Each job that was looked at left behind what it waits for (`core.due`). It is du
 of it changed, when a moment is reached, when one of its agents is silent for so long, when one that
 was silent is heard, when a cloud lists or offers something, or after `RESCAN_S` in any case, for
 what nobody told. Silence is asked from memory, so a VM that reports costs no look at its job.
+When the clock is set back every job is due: what it waits for may lie hours ahead.
 
 Thread-safe. A change that is told during a look is kept for the next one.
 """
@@ -47,6 +48,7 @@ class Agenda:
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     """What for -> jobs."""
     _count: int = 0
+    _asked_at: datetime | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __bool__(self) -> bool:
@@ -94,6 +96,9 @@ class Agenda:
     def due(self, now: datetime) -> list[str]:
         """The jobs to look at, each once; those that changed come first."""
         with self._lock:
+            if self._asked_at is not None and now < self._asked_at:
+                self._changed.update(dict.fromkeys(self._plans))
+            self._asked_at = now
             self._changed.update(dict.fromkeys(self._heard()))
             self._changed.update(dict.fromkeys(self._reached(now)))
             found = [*self._changed]

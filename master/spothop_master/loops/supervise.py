@@ -149,7 +149,7 @@ class Supervisor:
     def run_due(self) -> None:
         """Look at the jobs that changed and those whose time has come; what needs a cloud goes on
         in threads."""
-        if self._scan_at is None or self._clock() >= self._scan_at:
+        if self._scan_at is None or not timedelta() < self._scan_at - self._clock() <= SCAN:
             self._agenda.know(self._scan())
         self._pass()
 
