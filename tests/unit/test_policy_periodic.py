@@ -29,6 +29,8 @@ M = Measures(
         ([1_000, 2_000, 4_000], 4_000, 5_000),  # the one at 3,000 answered a request
         ([1_000, 2_000, 2_700], 2_800, None),  # not regular
         ([1_000, 2_000], 4_321, 5_000),
+        ([1_000, 2_000], 4_999, 5_000),
+        ([1_000, 2_000], 5_000, None),  # those at 3,000, 4,000 and 5,000 did not come
     ],
 )
 def test_the_next_periodic_save_follows_from_the_last_ones(
@@ -59,6 +61,20 @@ def test_the_next_save_comes_later_and_not_much_after_its_interval(
     at = due(step, gap, periodic)
     whole = min(max(gap, 1.0), FARTHEST)
     assert step < at <= step + (math.sqrt(2) + 0.25) * whole + 2
+
+
+def test_a_script_that_stops_saving_gets_its_whole_interval() -> None:
+    """Often before: each of them would be expected anew, and a quarter of an interval after it an
+    insurance save would come."""
+    saved, steps = range(0, 80, 10), [70]
+    for _ in range(3):
+        steps.append(due(steps[-1], 1_000, next_save(saved, steps[-1])))
+    assert steps == [70, 330, 1_330, 2_330]
+
+
+def test_no_two_saves_are_closer_than_the_least_distance() -> None:
+    assert due(0, 100, 5, least=100) == 100
+    assert due(0, 100, 90, least=100) == 115
 
 
 def test_the_policy_spreads_and_says_so() -> None:

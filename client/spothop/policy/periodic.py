@@ -23,20 +23,24 @@ FARTHEST = 10**15
 _LATE = 0.25  # of an interval
 KEPT = 8
 """So many of the newest periodic saves tell how far apart they are."""
+MISSED = 3
+"""So many that did not come are waited for no more."""
 
 
 def next_save(saved: Iterable[int], step: int) -> int | None:
     """When the script saves by itself after `step`, from the steps at which it did so before.
 
-    None with fewer than two of them, or when they keep no regular distance. One may be missing:
-    a periodic save that answers a request is none.
+    None with fewer than two of them, when they keep no regular distance, or when the last `MISSED`
+    that were due did not come: the script saves at other steps by now, or no more. One may be
+    missing: a periodic save that answers a request is none.
     """
     steps = sorted(set(saved))
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     if not gaps or any(gap % min(gaps) for gap in gaps):
         return None
     every = min(gaps)
-    return steps[-1] + ((step - steps[-1]) // every + 1) * every
+    passed = (step - steps[-1]) // every
+    return None if passed >= MISSED else steps[-1] + (passed + 1) * every
 
 
 def parts(x: float) -> int:
@@ -57,4 +61,6 @@ def due(step: int, gap: float, periodic: int | None, *, least: int = 1) -> int:
         return step + max(math.floor(gap), least)
     left = periodic - step
     n = min(parts(left / gap), max(left // least, 1))
-    return periodic + max(1, round(_LATE * gap)) if n == 1 else step + max(1, round(left / n))
+    if n > 1:
+        return step + max(1, round(left / n))
+    return max(periodic + max(1, round(_LATE * gap)), step + least)
