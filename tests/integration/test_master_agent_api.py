@@ -246,6 +246,26 @@ def test_a_stop_reaches_an_agent_that_reports_progress(master: HttpMaster) -> No
     assert [d["kind"] for d in steps(agent, 20)] == ["stop"]
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("UPDATE attempts SET stop_wanted = 'paused'", "stop"),
+        ("UPDATE vms SET state = 'terminating'", "release"),
+    ],
+)
+def test_what_another_master_wants_reaches_an_agent_that_reports_progress(
+    master: HttpMaster, change: str, expected: str
+) -> None:
+    """It is told to nobody here, and the answer in memory may be several syncs old."""
+    master.services.db.single_master = False  # as on PostgreSQL
+    agent = master.joined()
+    agent.train(10)
+    steps(agent, 15)
+    with master.services.db.begin() as session:
+        session.connection().exec_driver_sql(change)
+    assert expected in [d["kind"] for d in steps(agent, 20)]
+
+
 def test_the_first_steps_bring_the_insurance_with_their_own_answer(master: HttpMaster) -> None:
     agent = master.joined()
     agent.sync(

@@ -12,7 +12,8 @@ knows of. Two rules give that:
 
 Other masters change jobs, too; other jobs change the statistics that an insurance directive is made
 from, and the job's own steps its step time. None of that is announced here, so an answer is used
-for `max_age` at most.
+for `max_age` at most; where there may be other masters, a sync that has a transaction anyway asks
+in it whether its attempt still trains on (`protocol.trains_on`).
 
 One version for all jobs was tried first: with many jobs some job changes all the time, and no
 answer was ever used twice.

@@ -47,7 +47,7 @@ from spothop_master.agents.assignment import build
 from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions
-from spothop_master.store.schema import Job, Place, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
 _NOT_HELD = (OverflowError, DataError)
@@ -153,6 +153,18 @@ def _apply_one(session: Session, vm: VmRow, envelope: Envelope, now: datetime) -
         text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
         data = {"level": "warning"}
         transitions.record(session, "message", text, now=now, row=vm, data=data)
+
+
+def trains_on(session: Session, vm: VmRow) -> bool:
+    """Nobody wants its attempt stopped, its VM gone, or a replacement: of rows that another master
+    may have changed, which is told to nobody here."""
+    found = session.execute(
+        select(Attempt.state, Attempt.stop_wanted)
+        .join(Place, Place.attempt_id == Attempt.id)
+        .where(Place.vm_id == vm.id, Place.living)
+    ).first()
+    steady = (AttemptState.RUNNING.value, None)
+    return vm.state not in VM_LEAVING and found is not None and tuple(found) == steady
 
 
 @dataclass(frozen=True, kw_only=True)

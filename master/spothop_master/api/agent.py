@@ -157,8 +157,9 @@ def _sync(services: Services, known: VmSession, message: SyncRequest) -> SyncRep
             row = _refuse_over(services, session, known.vm)
             protocol.apply(session, known.vm, message.reports, now=now)
             acked = row.acked_seq
+            trains_on = services.db.single_master or protocol.trains_on(session, row)
         services.sessions.acknowledge(known.vm, acked)
-        if (reply := _from_memory(services, known)) is not None:
+        if trains_on and (reply := _from_memory(services, known)) is not None:
             return reply  # after the commit: a change of states has made the answer void
     return _sync_by_rows(services, known, message, now)
 
