@@ -266,6 +266,21 @@ def test_what_another_master_wants_reaches_an_agent_that_reports_progress(
     assert expected in [d["kind"] for d in steps(agent, 20)]
 
 
+def test_what_another_master_wants_reaches_an_agent_with_nothing_to_report(
+    master: HttpMaster,
+) -> None:
+    """Its steps take longer than the time between two syncs."""
+    master.services.db.single_master = False
+    agent = master.joined()
+    agent.train(10)
+    steps(agent, 15)
+    agent.sync()
+    with master.services.db.begin() as session:
+        session.connection().exec_driver_sql("UPDATE attempts SET stop_wanted = 'paused'")
+    master.clock.advance(5)
+    assert [d["kind"] for d in agent.sync().json()["directives"]] == ["stop"]
+
+
 def test_the_first_steps_bring_the_insurance_with_their_own_answer(master: HttpMaster) -> None:
     agent = master.joined()
     agent.sync(

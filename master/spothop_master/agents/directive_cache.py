@@ -13,7 +13,8 @@ knows of. Two rules give that:
 Other masters change jobs, too; other jobs change the statistics that an insurance directive is made
 from, and the job's own steps its step time. None of that is announced here, so an answer is used
 for `max_age` at most; where there may be other masters, a sync that has a transaction anyway asks
-in it whether its attempt still trains on (`protocol.trains_on`).
+in it whether its attempt still trains on (`protocol.trains_on`), and a plain heartbeat takes none
+that is older than `MAX_AGE`.
 
 One version for all jobs was tried first: with many jobs some job changes all the time, and no
 answer was ever used twice.
@@ -71,14 +72,17 @@ class DirectiveCache:
             if self._holds(version):
                 self._answers[version.vm] = _Answer(version, now, tuple(directives))
 
-    def get(self, vm_id: str, *, now: datetime) -> list[AnyDirective] | None:
-        """None: read them from the database."""
+    def get(
+        self, vm_id: str, *, now: datetime, max_age: timedelta | None = None
+    ) -> list[AnyDirective] | None:
+        """None: read them from the database. `max_age` only shortens the cache's own."""
+        most = self._max_age if max_age is None else min(max_age, self._max_age)
         with self._lock:
             known = self._answers.get(vm_id)
             if (
                 known is None
                 or not self._holds(known.version)
-                or not timedelta() <= now - known.read_at <= self._max_age  # the clock may go back
+                or not timedelta() <= now - known.read_at <= most  # the clock may go back
             ):
                 return None
             return list(known.directives)

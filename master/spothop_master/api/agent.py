@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -25,6 +25,7 @@ from spothop.wire import (
     VmState,
 )
 from spothop_master.agents import protocol
+from spothop_master.agents.directive_cache import MAX_AGE
 from spothop_master.agents.sessions import VmSession, vm_is_over
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
@@ -73,8 +74,10 @@ async def sync(request: Request, services: ServicesDep, token: Bearer) -> SyncRe
             403, "wrong_vm", f"this session is of VM {known.vm!r}, not {message.vm!r}", "join again"
         )
     services.heartbeats.heard(known.vm, services.clock())
-    if not message.reports and (reply := _from_memory(services, known)) is not None:
-        return reply
+    if not message.reports:
+        max_age = None if services.db.single_master else MAX_AGE
+        if (reply := _from_memory(services, known, max_age)) is not None:
+            return reply
     return await run_in_threadpool(_sync, services, known, message)
 
 
@@ -138,8 +141,10 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
     )
 
 
-def _from_memory(services: Services, known: VmSession) -> SyncReply | None:
-    directives = services.directives.get(known.vm, now=services.clock())
+def _from_memory(
+    services: Services, known: VmSession, max_age: timedelta | None = None
+) -> SyncReply | None:
+    directives = services.directives.get(known.vm, now=services.clock(), max_age=max_age)
     acked = services.sessions.acked(known.vm)
     if directives is None or acked is None:
         return None
