@@ -57,6 +57,8 @@ class Attempt:
             params=assignment.policy, attempt=assignment.attempt, started=context.now()
         )
         self._saves.saved_step, self._saves.step = state.saved_step, state.last_step
+        if state.backup_s is not None:  # an agent before us has measured
+            self._saves.save_s, self._saves.backup_s = state.save_s, state.backup_s
         self._watch = Watch(context, self._saves, self._end_of_hang)
         self._trainer: Trainer | None = None
         self._backups: Backups | None = None

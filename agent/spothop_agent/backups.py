@@ -300,6 +300,8 @@ class Backups:
             notice=notice or state.notice,
             committed=newest if newest is not None and saved.older_than(newest) else saved,
             committed_n=max(n, state.committed_n or 0),
+            save_s=self._saves.save_s,
+            backup_s=self._saves.backup_s,
         )
 
     def _fenced(self, by: int) -> None:

@@ -141,6 +141,9 @@ class State(BaseModel):
     last_step: int | None = None
     saved_step: int = -1
     """Newest periodic or insurance save that was handed over."""
+    save_s: float | None = None
+    """What a save and a backup took here, as of the newest commit; see `Saves`."""
+    backup_s: float | None = None
     oom_kills: int | None = None
     """The kernel's counter when the process started."""
     notice: NoticeSeen | None = None

@@ -222,6 +222,25 @@ def test_an_agent_that_is_started_again_gives_the_vm_up_no_sooner(tmp_path: Path
     play(scenario)
 
 
+def test_an_agent_that_is_started_again_knows_what_a_save_takes(tmp_path: Path) -> None:
+    """Else it asks for the last one two seconds before the deadline, however long a save takes."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.store.takes[11] = 7.0
+        run.process.hand_over(11)
+        await until(lambda: run.reports(CommittedReport))
+        assert run.on_disk().backup_s == pytest.approx(7.0, abs=0.5)
+        await run.die()
+        again = run.again()
+        assert again.attempt._saves.backup_s == run.on_disk().backup_s
+        assert again.attempt._saves.save_s == pytest.approx(0.1)
+        again.start()
+        await again.over()
+
+    play(scenario)
+
+
 def test_the_vm_is_not_given_up_for_an_older_notice_while_a_newer_one_is_answered(
     tmp_path: Path,
 ) -> None:
