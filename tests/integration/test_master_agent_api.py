@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,17 +124,28 @@ def test_replayed_reports_are_harmless(master: HttpMaster) -> None:
             "delta_s": 0.1,
             "beta_s": 0.1,
         },
+        {
+            "kind": "committed",
+            "n": 2,
+            "step": 5,
+            "save": "periodic",
+            "bytes": 9,
+            "delta_s": 0.1,
+            "beta_s": math.inf,
+        },
+        {"kind": "phase", "phase": "setup", "duration_s": math.nan},
+        {"kind": "message", "text": "no file '\udcff'"},
     ],
     ids=lambda report: report["kind"],
 )
-def test_a_number_that_no_database_holds_stops_no_later_report(
+def test_a_value_that_no_database_holds_stops_no_later_report(
     master: HttpMaster, report: dict[str, Any]
 ) -> None:
     agent = master.joined()
     agent.train(5)
-    answer = agent.sync(
-        agent.envelope(**report), agent.envelope(kind="exited", code=0, done=True, step=6)
-    )
+    reports = [agent.envelope(**report), agent.envelope(kind="exited", code=0, done=True, step=6)]
+    body = {"protocol": 1, "vm": agent.vm, "attempt": 1, "reports": reports}
+    answer = master.post("/agent/v1/sync", content=json.dumps(body), token=agent.session)
     assert answer.json()["ack_seq"] == agent.seq
     master.look()
     job = master.get(f"{JOBS}/{agent.job}").json()

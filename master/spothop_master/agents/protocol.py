@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
@@ -50,8 +50,9 @@ from spothop_master.store import attempts, leases, transitions
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
-_NOT_HELD = (OverflowError, DataError)
-"""A value of a report is too large for its column."""
+_NOT_HELD = (reports.NotFinite, OverflowError, UnicodeEncodeError, DataError, IntegrityError)
+"""A value of a report is no number, no text, or too large for its column. With the job's row held
+none of these passes by itself."""
 
 
 class BadToken(Exception):
@@ -143,13 +144,13 @@ def _apply_all(session: Session, vm: VmRow, envelopes: Sequence[Envelope], now: 
 
 
 def _apply_one(session: Session, vm: VmRow, envelope: Envelope, now: datetime) -> None:
-    """One with a number that no database holds changes nothing: the agent would send it again for
+    """One with a value that no database holds changes nothing: the agent would send it again for
     ever, and none of those after it would count."""
     try:
         with session.begin_nested():
             _apply_all(session, vm, [envelope], now)
     except _NOT_HELD as error:
-        why = error.orig if isinstance(error, DataError) else error  # without the statement
+        why = error.orig if isinstance(error, DBAPIError) else error  # without the statement
         text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
         data = {"level": "warning"}
         transitions.record(session, "message", text, now=now, row=vm, data=data)

@@ -57,6 +57,10 @@ from spothop_master.store import attempts, observations, transitions
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, Place, VmRow
 
 
+class NotFinite(Exception):
+    """A figure of a report is infinite or no number."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
     """Where a report came from, and when it was made by the master's clock."""
@@ -78,8 +82,12 @@ class ReportContext:
 def apply_report(
     session: Session, vm: VmRow, place: Place | None, envelope: Envelope, *, at: datetime
 ) -> None:
-    """One report, once: the caller checks its number. `place` is the VM's in its attempt."""
+    """One report, once: the caller checks its number. `place` is the VM's in its attempt. Raises
+    NotFinite: each later decision would be made from it."""
     report = envelope.report
+    for name, value in report:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFinite(f"{name} is {value}")
     if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
