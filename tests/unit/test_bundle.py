@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from pathspec import GitIgnoreSpec
 
 from spothop.sdk import codefiles
 from spothop.sdk.bundle import Bundle, BundleError, pack
 from spothop.sdk.codefiles import LeftOut, Rule, survey
+from spothop.sdk.gitignore import Patterns
 from support.examples import examples
 
 
@@ -215,6 +216,25 @@ def test_the_counting_ends_where_a_data_set_is_too_large(
     assert left_out(code, "data/3")[Rule.GITIGNORE].files == 8  # it has to be looked for
 
 
+def test_what_cannot_be_read_is_named_with_what_to_do(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for the rights of a file, which do not bind a test that runs as root."""
+    write(code / "locked/a.py")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(codefiles.os, "scandir", refuse)
+    with pytest.raises(BundleError) as caught:
+        survey(code)
+    assert caught.value.message == f"cannot read {code / 'locked'}: Permission denied"
+    assert "name it in .gitignore" in caught.value.hint
+
+
 def test_what_cannot_be_read_and_is_left_out_hinders_nothing(
     code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,9 +308,11 @@ def test_a_path_is_matched_against_the_patterns_one_by_one_only_where_one_matche
 ) -> None:
     """What keeps a folder of 100,000 files quick."""
     asked: list[str] = []
-    check = GitIgnoreSpec.check_file
+    ask = Patterns._ask
     monkeypatch.setattr(
-        GitIgnoreSpec, "check_file", lambda self, path: asked.append(path) or check(self, path)
+        Patterns,
+        "_ask",
+        lambda self, path, is_dir: asked.append(path) or ask(self, path, is_dir),
     )
     write(code / ".gitignore", "*.log\n!keep.log\n/build/\n")
     for i in range(50):
@@ -298,4 +320,4 @@ def test_a_path_is_matched_against_the_patterns_one_by_one_only_where_one_matche
         write(code / f"build/{i}.py")
     write(code / "a.log")
     assert names(code) == {".gitignore", *(f"deep/{i}.py" for i in range(50))}
-    assert sorted(asked) == ["a.log", "build/"]
+    assert sorted(asked) == ["a.log", "build"]

@@ -5,23 +5,21 @@ top of its git repository. `code.include` of the job file brings back what they 
 below a folder that is ignored as a whole. `.git`, `__pycache__` and `.venv` never go in.
 
 A data set beside the code may have millions of files, and all of them are left out. So that asking
-what a bundle would hold stays quick, a path is matched against all patterns of a file at once, and
-one by one only where that says yes; and the counting of what is left out ends at
-`COUNTED_AT_MOST` files.
+what a bundle would hold stays quick, the counting of what is left out ends at `COUNTED_AT_MOST`
+files.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pathspec import GitIgnoreSpec
+from spothop.sdk.gitignore import Patterns
 
 DEFAULT_LIMIT_BYTES = 200_000_000
 ALWAYS_SKIPPED = frozenset({".git", "__pycache__", ".venv"})
@@ -98,15 +96,21 @@ def survey(
 
     `include` has patterns as in a `.gitignore`, of what goes in although one leaves it out. `limit`
     bounds the bytes before compression: a bundle is code, data have their own key. Raises
-    `BundleError` for a missing directory, one over the limit, symlinks that lead out of it, sockets
-    and devices, and an `include` that matches nothing.
+    `BundleError` for a missing directory, one over the limit, what cannot be read, symlinks that
+    lead out of it, sockets and devices, and an `include` that matches nothing.
     """
     if not directory.is_dir():
         raise BundleError(
             f"no code directory {directory}", "`code:` is relative to the folder of the job file"
         )
     walk = _Walk(directory, include)
-    walk.run()
+    try:
+        walk.run()
+    except OSError as error:
+        raise BundleError(
+            f"cannot read {error.filename}: {error.strerror or error}",
+            "make it readable and leave it alone while it is packed, or name it in .gitignore",
+        ) from None
     walk.includes.check(directory)
     tallies = ((Rule.GITIGNORE, walk.ignored), (Rule.ALWAYS, walk.skipped))
     found = CodeFiles(
@@ -158,10 +162,12 @@ class _Walk:
         waiting = [(str(self._root), "", _above(self._top))]
         while waiting:
             folder, inside, rules = waiting.pop()
-            if own := _patterns_in(Path(folder)):
-                rules = [*rules, ("", own)]
             with os.scandir(folder) as scan:
                 children = list(scan)
+            if any(child.name == ".gitignore" for child in children) and (
+                own := _patterns_in(Path(folder))
+            ):
+                rules = [*rules, ("", own)]
             for child in children:
                 name = inside + child.name
                 is_dir = child.is_dir(follow_symlinks=False)
@@ -264,39 +270,15 @@ def _check_size(found: CodeFiles, limit: int) -> None:
 # --- patterns -----------------------------------------------------------------------------------
 
 
-class _Patterns:
-    """The patterns of one file, with all of them in one expression for a first quick look."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._spec = GitIgnoreSpec([pattern for line in lines for pattern in _read(line)])
-        texts = [p.regex.pattern for p in self._spec.patterns if p.include is not None and p.regex]
-        self._any = re.compile("|".join(_GROUP.sub("(?:", text) for text in texts) or r"(?!)")
-
-    def include(self, path: str) -> bool | None:
-        """What the last pattern that matches says; None where none does."""
-        return self._spec.check_file(path).include if self._any.search(path) else None
-
-
-def _read(line: str) -> Iterable[Any]:
-    """Nothing for a line that is no pattern: with git, too, it matches nothing."""
-    try:
-        return GitIgnoreSpec.from_lines([line]).patterns
-    except (ValueError, re.error):
-        return []
-
-
-_GROUP = re.compile(r"\(\?P<\w+>")
-"""Pathspec names a group in every pattern, and one expression may use a name once only."""
-
-_Rules = list[tuple[str, _Patterns]]
+_Rules = list[tuple[str, Patterns]]
 """Each with the path from its folder to the one that is looked at; the deepest last."""
 
 
-def _patterns_in(folder: Path) -> _Patterns | None:
+def _patterns_in(folder: Path) -> Patterns | None:
     file = folder / ".gitignore"
     if not file.is_file():
         return None
-    return _Patterns(file.read_text("utf-8", errors="surrogateescape").splitlines())
+    return Patterns.of_text(os.fsdecode(file.read_bytes()))
 
 
 def _above(top: Path) -> _Rules:
@@ -314,11 +296,10 @@ def _above(top: Path) -> _Rules:
 
 def _is_ignored(name: str, is_dir: bool, rules: _Rules) -> bool:
     """The deepest file with a matching pattern decides (gitignore(5), "Pattern format")."""
-    end = "/" if is_dir else ""
     for prefix, patterns in reversed(rules):
-        include = patterns.include(f"{prefix}{name}{end}")
-        if include is not None:
-            return include
+        ignored = patterns.ignores(prefix + name, is_dir=is_dir)
+        if ignored is not None:
+            return ignored
     return False
 
 
@@ -326,17 +307,17 @@ class _Includes:
     """`code.include`: what goes in although a `.gitignore` leaves it out."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self._patterns = _Patterns(lines)
-        self._unused = {line: _Patterns([line]) for line in lines}
+        self._patterns = Patterns(lines)
+        self._unused = {line: Patterns([line]) for line in lines}
         self._given = bool(lines)
 
     def __bool__(self) -> bool:
         return self._given
 
     def match(self, path: str) -> bool:
-        if not self._given or not self._patterns.include(path):
+        if not self._given or not _takes(self._patterns, path):
             return False
-        for line in [line for line, one in self._unused.items() if one.include(path)]:
+        for line in [line for line, one in self._unused.items() if _takes(one, path)]:
             del self._unused[line]
         return True
 
@@ -349,3 +330,14 @@ class _Includes:
                 "write a path below it, or a pattern as in .gitignore; "
                 ".git, .venv and __pycache__ never go in",
             )
+
+
+def _takes(patterns: Patterns, path: str) -> bool:
+    """What matches the path itself decides, else what matches the nearest folder above it."""
+    is_dir, name = path.endswith("/"), path.removesuffix("/")
+    while name:
+        taken = patterns.ignores(name, is_dir=is_dir)
+        if taken is not None:
+            return taken
+        is_dir, name = True, name.rpartition("/")[0]
+    return False
