@@ -147,6 +147,19 @@ def test_what_cannot_move_is_folded() -> None:
     ]
 
 
+def test_figures_move_before_a_word_or_a_figure_is_broken() -> None:
+    console = Console(width=27, file=io.StringIO(), color_system=None)
+    columns, row = ("JOB", "STATE", "PREEMPTED", "AGE"), ("gpt-1", "preparing", "12x", "4 min 42 s")
+    print_table(console, columns, [row], right=columns[2:])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "JOB    STATE      PREEMPTED",
+        "  AGE",
+        "gpt-1  preparing        12x",
+        "  4 min 42 s",
+    ]
+
+
 @given(
     st.integers(20, 90),
     st.lists(

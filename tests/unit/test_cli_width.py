@@ -74,9 +74,9 @@ def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
 SHOWN = ["cancel", "events", "jobs", "plan", "pools", "preempt", "show", "submit", "vms"]
 
 
-def check(text: str) -> None:
+def check(text: str, width: int = 80) -> None:
     for line in text.splitlines():
-        assert len(line) <= 80, line
+        assert len(line) <= width, line
         assert line == line.rstrip(), line
         assert "datetime" not in line
         assert "tzinfo" not in line
@@ -94,6 +94,17 @@ def test_what_people_read_fits_80_columns(
     check(cli.out)
     check(cli.err)
     assert cli.out
+
+
+@pytest.mark.parametrize("width", [40, 60])
+@pytest.mark.parametrize("command", SHOWN)
+def test_what_people_read_fits_a_narrower_terminal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    cli.terminal = True
+    assert cli(*arguments_of(tmp_path)[command]) == 0, cli.err
+    check(cli.out, width)
 
 
 @pytest.mark.parametrize("command", ["jobs", "show"])

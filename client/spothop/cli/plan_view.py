@@ -19,7 +19,8 @@ def code(console: Console, name: str, found: CodeFiles, packed: str = "") -> Non
     for left in found.left_out:
         print_text(console, _left_out(left))
     if any(left.rule is Rule.GITIGNORE for left in found.left_out):
-        console.print("  `code: {include: [PATTERN, ...]}` in the job file packs some of them")
+        hint = "`code: {include: [PATTERN, ...]}` in the job file packs some of them"
+        print_text(console, hint, first="  ", indent="  ")
 
 
 def _left_out(left: LeftOut) -> str:
@@ -53,10 +54,10 @@ def code_json(found: CodeFiles) -> dict[str, object]:
 
 def pools(console: Console, plan: PlanReply) -> None:
     """Where a job would run, first choice first."""
-    console.print("it would run in the first of these that has a VM:")
+    print_text(console, "it would run in the first of these that has a VM:")
     _table(console, plan)
     if any(row.mttp_assumed for row in plan.pools):
-        console.print(f"* assumed: {views.ASSUMED}")
+        print_text(console, f"* assumed: {views.ASSUMED}", indent="  ")
     views.old_offers(console, plan.pools)
     print_text(console, f"checkpoints go to {plan.storage}")
 

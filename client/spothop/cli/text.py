@@ -2,12 +2,14 @@
 
 A name that somebody will copy (a pool, a job, a VM) is never broken. So a table that is too wide
 does not fold its cells: it moves columns to a line of their own, first those that the caller named,
-below the row; then the first column, above the row. Only what is too wide even then is folded.
+below the row; then the first column, above the row. What is too wide even then is folded between
+words; and where that is not enough, figures move below the row, the last first. Words and figures
+are broken only where nothing else is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -65,7 +67,7 @@ def print_table(
     that end at their right side.
     """
     all_rows = [tuple(columns), *(tuple(row) for row in rows)]
-    layout = _Layout(columns, all_rows, console.width, under)
+    layout = _Layout(columns, all_rows, console.width, under, set(right))
     adjusted = [name in right for name in columns]
     for number, row in enumerate(all_rows):
         style = "bold" if number == 0 else ""
@@ -81,8 +83,12 @@ class _Layout:
         rows: Sequence[tuple[str, ...]],
         width: int,
         under: Sequence[str],
+        figures: Collection[str],
     ) -> None:
         from rich.cells import cell_len
+
+        def longest_word(i: int) -> int:
+            return max(cell_len(word) for row in rows for word in row[i].split() or [""])
 
         self.widths = [max(cell_len(row[i]) for row in rows) for i in range(len(columns))]
         self.within = list(range(len(columns)))
@@ -95,11 +101,21 @@ class _Layout:
                 self.below.append(columns.index(name))
         if self._total() > width and self.widths[0] > NARROWEST and len(self.within) > 1:
             self.above, self.indent = self.within.pop(0), INDENT
+        text = [i for i in self.within if columns[i] not in figures]
+        self._fold({i: max(NARROWEST, longest_word(i)) for i in text}, width)
+        for i in reversed(self.within[1:]):
+            if self._total() > width and columns[i] in figures:
+                self.within.remove(i)
+                self.below.insert(0, i)
+        self._fold(dict.fromkeys(self.within, NARROWEST), width)
+
+    def _fold(self, least: Mapping[int, int], width: int) -> None:
+        """Make columns narrower, the widest first, down to the `least` of each."""
         while self._total() > width:
-            widest = max(self.within, key=lambda i: self.widths[i])
-            if self.widths[widest] <= NARROWEST:
+            wide = [i for i in least if self.widths[i] > least[i]]
+            if not wide:
                 return
-            self.widths[widest] -= 1
+            self.widths[max(wide, key=lambda i: self.widths[i])] -= 1
 
     def _total(self) -> int:
         gaps = len(GAP) * (len(self.within) - 1)

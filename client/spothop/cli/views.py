@@ -103,7 +103,9 @@ def _dense(text: str) -> str:
 
 def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
     if not list_:
-        console.print("no jobs; `spothop submit FILE` starts one, `spothop jobs --all` shows old")
+        print_text(
+            console, "no jobs; `spothop submit FILE` starts one, `spothop jobs --all` shows old"
+        )
         return
     rows = [
         (
@@ -174,7 +176,7 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
     console.print(Text(job.id, style="bold"))
     print_facts(console, _fact_rows(job, now))
     for lacking in missing(job.unprotected) if job.unprotected else ():
-        console.print(lacking)
+        print_text(console, lacking)
     if job.attempts:
         console.print("\nattempts", style="bold")
         _attempts(console, job)
