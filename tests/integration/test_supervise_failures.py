@@ -43,7 +43,9 @@ def test_a_hang_is_started_again_on_the_same_vm_with_a_budget_of_its_own(
     agent.exit(None, signal=9, stopped=True, hang=True, message="hang: no step for 10 min")
     harness.look()
     assert harness.job().state == "failed"
-    assert harness.job().reason == "hang: no step for 10 min (4 hangs in a row, 3 are retried)"
+    assert (
+        harness.job().reason == "hang: no step for 10 min (4 hangs in a row; `retries.hang` is 3)"
+    )
     assert harness.job().user_failures == 0
     assert len(harness.vms()) == 1
 

@@ -272,7 +272,7 @@ def test_user_failures_try_again_on_the_same_vm_until_the_budget_is_spent(
     agent.exit(1, message="ValueError")
     harness.look()
     assert harness.job().state == "failed"
-    assert "4 user failures in a row, 3 are retried" in harness.job().reason
+    assert "4 failures of the script in a row; `retries.user` is 3" in harness.job().reason
     harness.settle(3)
     assert all_over(harness)
     assert len(harness.cloud.launches) == 1

@@ -19,23 +19,24 @@ from support.core_facts import ago, attempt, ended, seen
         (
             EndReason.USER_FAILURE,
             {"user_failures": 4},
-            "why it ended (4 user failures in a row, 3 are retried)",
+            "why it ended (4 failures of the script in a row; `retries.user` is 3)",
         ),
         (
             EndReason.OUT_OF_MEMORY,
             {"user_failures": 4},
-            "why it ended (4 user failures in a row, 3 are retried)",
+            "why it ended (4 failures of the script in a row; `retries.user` is 3)",
         ),
         (EndReason.USER_FAILURE, {"infrastructure_failures": 99}, None),
         (EndReason.INFRASTRUCTURE, {"infrastructure_failures": 10}, None),
         (
             EndReason.INFRASTRUCTURE,
             {"infrastructure_failures": 11},
-            "why it ended (11 infrastructure failures in a row, 10 are retried)",
+            "why it ended (11 failures of the infrastructure in a row; "
+            "`retries.infrastructure` is 10)",
         ),
         (EndReason.INFRASTRUCTURE, {"user_failures": 99}, None),
         (EndReason.HANG, {"hangs": 3, "user_failures": 99}, None),
-        (EndReason.HANG, {"hangs": 4}, "why it ended (4 hangs in a row, 3 are retried)"),
+        (EndReason.HANG, {"hangs": 4}, "why it ended (4 hangs in a row; `retries.hang` is 3)"),
         (EndReason.USER_FAILURE, {"hangs": 99}, None),
         (EndReason.PREEMPTED, {"user_failures": 99, "infrastructure_failures": 99}, None),
     ],
@@ -101,3 +102,11 @@ def test_a_setup_that_never_worked_is_tried_once(
     found = failures.budgets(snapshot)
     assert bool(found) == is_final
     assert all("never worked" in action.reason for action in found)
+
+
+def test_a_failure_without_a_budget_is_one_failure() -> None:
+    once = seen(ended(why=EndReason.USER_FAILURE, trained=True), user_failures=1)
+    strict = replace(once.job.requirements, user_retries=0)
+    [action] = failures.budgets(replace(once, job=replace(once.job, requirements=strict)))
+    assert isinstance(action, FinishJob)
+    assert action.reason.endswith("(1 failure of the script; `retries.user` is 0)")

@@ -226,6 +226,11 @@ def test_a_preparation_says_what_failed_and_whose_failure_it_was() -> None:
         ({"code": 0}, None, "the process exited with code 0"),
         ({"code": 0}, EndReason.PAUSED, "the process exited with code 0, as asked: paused"),
         (
+            {"code": 0, "stopped": True, "message": "cancelled"},
+            EndReason.CANCELLED,
+            "the process exited with code 0, as asked: cancelled",
+        ),
+        (
             {"code": 0, "stopped": True, "message": "preempted"},
             EndReason.PREEMPTED,
             "it was stopped because its replacement is ready",

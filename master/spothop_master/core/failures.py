@@ -54,16 +54,19 @@ def final(snapshot: Snapshot, newest: AttemptFacts) -> str | None:
 
 def _spent(snapshot: Snapshot, reason: EndReason) -> str | None:
     """Failures in a row, against what the job allows."""
-    job = snapshot.job
+    job, budgets = snapshot.job, snapshot.job.requirements
     if reason is EndReason.HANG:
-        count, budget, what = job.hangs, job.requirements.hang_retries, "hangs"
+        count, what, of = job.hangs, "hang", ""
+        key, budget = "hang", budgets.hang_retries
     elif reason in SELF_MADE:
-        count, budget, what = job.user_failures, job.requirements.user_retries, "user failures"
+        count, what, of = job.user_failures, "failure", " of the script"
+        key, budget = "user", budgets.user_retries
     elif reason is EndReason.INFRASTRUCTURE:
-        count, budget = job.infrastructure_failures, job.requirements.infrastructure_retries
-        what = "infrastructure failures"
+        count, what, of = job.infrastructure_failures, "failure", " of the infrastructure"
+        key, budget = "infrastructure", budgets.infrastructure_retries
     else:
         return None
     if count <= budget:
         return None
-    return f"{count} {what} in a row, {budget} are retried"
+    many = f"1 {what}{of}" if count == 1 else f"{count} {what}s{of} in a row"
+    return f"{many}; `retries.{key}` is {budget}"

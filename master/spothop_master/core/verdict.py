@@ -35,7 +35,7 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
             return Verdict(
                 reason=stop_wanted, text="it was stopped because its replacement is ready"
             )
-        return Verdict(reason=stop_wanted, text=f"{how}, as asked: {stop_wanted}")
+        return Verdict(reason=stop_wanted, text=f"{_asked(report, how)}, as asked: {stop_wanted}")
     if report.out_of_memory:
         return Verdict(
             reason=EndReason.OUT_OF_MEMORY,
@@ -45,7 +45,9 @@ def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | Non
     if report.hang and not noticed:
         return Verdict(reason=EndReason.HANG, text=report.message or how)
     if noticed and (report.stopped or report.code == 0 or _signalled(report)):
-        return Verdict(reason=EndReason.PREEMPTED, text=f"{how} after a preemption notice")
+        return Verdict(
+            reason=EndReason.PREEMPTED, text=f"{_asked(report, how)} after a preemption notice"
+        )
     if report.code == 0 and not report.stopped:
         return Verdict(reason=EndReason.SUCCEEDED, text=how)
     if report.stopped:
@@ -65,6 +67,12 @@ def of_preparation(report: PreparationFailedReport, *, noticed: bool) -> Verdict
 def _signalled(report: ExitedReport) -> bool:
     """By a signal, or with the shell's 128 + n for the two that a shutdown sends."""
     return report.signal is not None or report.code in (128 + SIGKILL, 128 + SIGTERM)
+
+
+def _asked(report: ExitedReport, how: str) -> str:
+    """Without the agent's word for why it stopped the process, where that is a reason itself."""
+    is_reason = report.stopped and report.message in set(EndReason)
+    return _how(report, told=False) if is_reason else how
 
 
 def _how(report: ExitedReport, *, told: bool = True) -> str:
