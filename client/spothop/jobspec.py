@@ -456,9 +456,15 @@ class ResourcesSpec(Section):
 class RetriesSpec(Section):
     """Failures in a row that are retried, by kind; a new checkpoint resets the counts."""
 
-    user: int = Field(3, ge=0, strict=True, description="the script failed")
-    infrastructure: int = Field(10, ge=0, strict=True, description="a VM or service failed")
-    hang: int = Field(3, ge=0, strict=True, description="the script hung; see hang_after")
+    user: int = Field(
+        3, ge=0, strict=True, description="so many failures of the script are tried again"
+    )
+    infrastructure: int = Field(
+        10, ge=0, strict=True, description="so many failures of VMs and services are tried again"
+    )
+    hang: int = Field(
+        3, ge=0, strict=True, description="so many hangs are tried again; see hang_after"
+    )
 
 
 class LogsSpec(Section):

@@ -9,7 +9,7 @@ import pytest
 
 from spothop.wire import Dialect
 from spothop_master.clouds.base import CloudVmState
-from spothop_master.clouds.local.config import ConfigError, Delay, load
+from spothop_master.clouds.local.config import ConfigError, Delay, built_in, load
 from spothop_master.clouds.local.disk import VmFolder, _remove_groups, locked, read_json, write_json
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
 from spothop_master.clouds.local.vm_supervisor import master_address
@@ -50,10 +50,17 @@ def test_a_file_sets_delays_scripts_and_a_directory_beside_itself(tmp_path: Path
     assert pool.preemptions[0].notice_s == 0
 
 
+def test_a_file_may_say_the_isolation_only(tmp_path: Path) -> None:
+    """What the README tells a newcomer to write."""
+    config = load(write(tmp_path, "isolation: processes\n"), default_directory=tmp_path / "vms")
+    assert config.isolation == "processes"
+    assert config == built_in(tmp_path / "vms").model_copy(update={"isolation": "processes"})
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("- a list", "expected a mapping"),
+        ("- a list", "expected keys and values"),
         ("pools: [", "while parsing"),
         ("pools: []", "pools: .*at least 1 item"),
         (f"pools: [{{{POOL}, graces: 3}}]", r"pools\.0\.graces: .*\(it is 3\)"),

@@ -77,7 +77,7 @@ def no_pool(spec: JobSpec) -> ApiError:
         422,
         "no_pool",
         f"no {kind} pool of this master's clouds matches the job's `resources`",
-        "leave out cloud, region, zone, vm or max_price, and look at `spothop plan`",
+        "leave out cloud, region, zone, vm or max_price; `spothop pools` lists what there is",
         field="resources",
     )
 

@@ -1,4 +1,5 @@
-"""What the local cloud offers: a YAML file, or the built-in three zones.
+"""What the local cloud offers: a YAML file, or the built-in three zones. Every key may be left out;
+without `pools` it offers the built-in ones.
 
 directory: cloud            # relative to this file; default: a folder in the master's home
 isolation: auto             # auto | namespaces | processes
@@ -161,10 +162,13 @@ def load(file: Path | None, *, default_directory: Path) -> LocalConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"local cloud configuration {file}: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"local cloud configuration {file}: expected a mapping with `pools`")
-    directory = content.get("directory", str(default_directory))
+        raise ConfigError(
+            f"local cloud configuration {file}: expected keys and values, such as "
+            "`isolation: processes`"
+        )
+    defaults = built_in(default_directory).model_dump(include={"directory", "pools"})
     try:
-        config = LocalConfig.model_validate({**content, "directory": directory})
+        config = LocalConfig.model_validate({**defaults, **content})
     except ValidationError as error:
         raise ConfigError(f"local cloud configuration {file}: {_describe(error)}") from error
     return config.model_copy(update={"directory": (file.parent / config.directory).absolute()})
