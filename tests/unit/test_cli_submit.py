@@ -231,6 +231,25 @@ def test_ctrl_c_asks_whether_to_stop_following_or_to_cancel(
     assert (f"POST /jobs/{JOB}/cancel" in cli.master.asked) == (answer == "c")
 
 
+def test_ctrl_c_at_that_question_leaves_the_job_alone_and_ends_the_line(
+    cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.terminal = cli.can_ask = True
+
+    def follow(request: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    def ask(text: str, **options: object) -> str:
+        typer.echo(text, nl=False)
+        raise typer.Abort
+
+    cli.master.scripted[f"GET /jobs/{JOB}/events"] = follow
+    monkeypatch.setattr(typer, "prompt", ask)
+    assert cli("submit", job_file, "--yes") == 130
+    assert "[s/c]\nthe job goes on" in cli.out
+    assert f"POST /jobs/{JOB}/cancel" not in cli.master.asked
+
+
 def test_ctrl_c_without_a_terminal_leaves_the_job_alone(cli: Cli, job_file: str) -> None:
     def interrupted(request: httpx.Request) -> httpx.Response:
         raise KeyboardInterrupt

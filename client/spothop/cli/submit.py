@@ -104,6 +104,7 @@ def _cancel_wanted(session: Session, job: str) -> bool:
         answer: str = typer.prompt(
             f"\nStop following, or cancel {job}? [s/c]", default="s", show_default=False
         )
-    except typer.Abort:  # Ctrl-C again
+    except typer.Abort:  # Ctrl-C again, which leaves the line open
+        typer.echo()
         return False
     return answer.strip().lower().startswith("c")
