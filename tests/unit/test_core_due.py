@@ -230,7 +230,7 @@ def first_s(facts: Snapshot, found: Due) -> float:
     return min(waits, default=HORIZON_S)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(facts=snapshots())
 def test_until_then_there_is_nothing_to_decide(facts: Snapshot) -> None:
     """Second by second, as all facts are in whole seconds."""
@@ -248,7 +248,7 @@ def test_what_it_names_lies_ahead(facts: Snapshot) -> None:
     assert found is None or first_s(facts, found) > 0
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
 @given(facts=snapshots(), heard=st.sampled_from(["a", "b", "c"]))
 def test_a_vm_that_is_heard_again_matters_only_if_it_is_a_suspect(
     facts: Snapshot, heard: str
