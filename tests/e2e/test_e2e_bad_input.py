@@ -64,7 +64,7 @@ def submit(
         ("name: [\n", "job.yaml is not YAML: line 2", "correct that line"),
         (b"name: caf\xe9\n", "job.yaml is not UTF-8 .byte 9", "save it as UTF-8"),
         (GOOD + "code: nowhere", "no code directory .*nowhere", "relative to the folder"),
-        (GOOD + "resources: {any_of: [{zone: mars}]}", "no spot pool .*matches", "spothop plan"),
+        (GOOD + "resources: {any_of: [{zone: mars}]}", "no spot pool .*matches", "spothop pools"),
         (GOOD + "checkpoint: {storage: 'foo://x/y'}", "checkpoint.storage: 'foo://x/y'", "s3://"),
         (GOOD + "checkpoint: {storage: 'memory://'}", "checkpoint.storage: 'memory://'", "s3://"),
         (
