@@ -68,6 +68,21 @@ def state_text(job: JobView) -> str:
     return shown_state(job) + (", unprotected" if job.unprotected else "")
 
 
+AT_LEAST = "a VM that ended without a word had made steps that nobody was told of"
+"""Why `lost_is_least`, for people."""
+
+
+def lost_is_least(attempts: Sequence[AttemptView]) -> bool:
+    """An attempt was followed by another one, and how its process ended was never told: what it did
+    after its last report, some seconds of steps, is lost and in no figure."""
+    return any(
+        attempt.ended_at is not None
+        and attempt.last_step is not None
+        and any(place.exit_code is None and place.exit_signal is None for place in attempt.places)
+        for attempt in attempts[:-1]
+    )
+
+
 class _Repr(reprlib.Repr):
     """Dates as YAML has them, not as Python makes them."""
 

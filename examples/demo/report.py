@@ -182,7 +182,8 @@ def partial_table(
     noticed = [p for p in preemptions if p.kind is Kind.NOTICE]
     others = [p for p in preemptions if p.kind is not Kind.NOTICE]
     kept, kept_straight = (
-        max((c.step for c in job.checkpoints), default=0) for job in (hopped, straight)
+        f"step {max(c.step for c in job.checkpoints)}" if job.checkpoints else "none yet"
+        for job in (hopped, straight)
     )
     return grid(
         "What was seen until then",
@@ -195,7 +196,7 @@ def partial_table(
             ),
             ("steps trained (uninterrupted run)", f"{hopped.step or 0} ({straight.step or 0})"),
             ("  of", f"{steps}"),
-            ("newest checkpoint kept (uninterrupted)", f"step {kept} ({kept_straight})"),
+            ("newest checkpoint kept (uninterrupted)", f"{kept} ({kept_straight})"),
             *saves({kind.value: hopped.saves.get(kind, 0) for kind in SaveKind}),
             (
                 "cost so far (uninterrupted, on demand)",

@@ -200,3 +200,13 @@ def test_a_job_that_nothing_protects_says_what_to_add_to_its_script(master: Http
     assert "if sp.check_save():  # after each step\n    save(&#34;ckpt.pt&#34;)" in page(
         master, paths[1]
     )
+
+
+def test_what_was_lost_is_at_least_so_much_where_vms_ended_without_a_word(
+    master: HttpMaster,
+) -> None:
+    assert "at least 80" in " ".join(page(master, f"/jobs/{sample_rows.GPT}").split())
+    with master.services.db.begin() as session:
+        for place in session.scalars(select(Place)):
+            place.exit_code = 0
+    assert "at least" not in page(master, f"/jobs/{sample_rows.GPT}")

@@ -219,6 +219,29 @@ def test_a_job_that_nothing_protects_says_what_to_add(cli: Cli, command: list[st
     assert max(map(len, cli.out.splitlines())) <= 80
 
 
+def test_a_state_is_not_said_twice(cli: Cli) -> None:
+    ended = job(state="cancelled").model_copy(update={"reason": "cancelled by the user"})
+    cli.master.scripted[f"GET /jobs/{JOB}"] = httpx.Response(
+        200, json=ended.model_dump(mode="json")
+    )
+    assert cli("show", JOB) == 0
+    assert "cancelled by the user" in cli.out
+    assert "cancelled: cancelled" not in cli.out
+
+
+def test_steps_that_nobody_was_told_of_are_at_least_so_many(cli: Cli) -> None:
+    shown = job().model_dump(mode="json")
+    silent = {**shown["attempts"][0], "places": [{"node": 0, "vm": "vm-1"}]}
+    shown["attempts"] = [silent, {**silent, "number": 2}]
+    cli.master.scripted[f"GET /jobs/{JOB}"] = httpx.Response(200, json=shown)
+    assert cli("show", JOB) == 0
+    assert "at least 14 steps, 28 s, $0.0004: a VM that ended" in " ".join(cli.out.split())
+    shown["recomputed_steps"] = 0
+    cli.master.scripted[f"GET /jobs/{JOB}"] = httpx.Response(200, json=shown)
+    assert cli("show", JOB) == 0
+    assert "no steps, as far as known: a VM that ended" in " ".join(cli.out.split())
+
+
 def test_no_jobs_says_how_to_start_one(cli: Cli) -> None:
     cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[])
     assert cli("jobs") == 0

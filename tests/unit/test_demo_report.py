@@ -294,7 +294,7 @@ def test_a_demo_that_was_cut_short_tells_what_is_known_and_kept(
     assert rows["preemptions"] == "2"
     assert rows["steps recomputed, as far as known"] == "5"
     assert rows["steps trained (uninterrupted run)"] == "58 (90)"
-    assert rows["newest checkpoint kept (uninterrupted)"] == "step 21 (21)"
+    assert rows["newest checkpoint kept (uninterrupted)"] == "step 21 (step 21)"
     assert rows["weights identical, bit for bit"] == "not compared"
 
 

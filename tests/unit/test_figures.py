@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import signal as signals
+from datetime import datetime, timezone
 
 import pytest
 
-from spothop.figures import exit_text, exits_text, money, number, saved, size
-from spothop.wire import PlaceView
+from spothop.figures import exit_text, exits_text, lost_is_least, money, number, saved, size
+from spothop.wire import AttemptView, PlaceView
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,34 @@ def test_savings_say_less_or_more_than_on_demand() -> None:
     assert saved(5.0, 4.0) == "25% more"
     assert saved(5.0, 4.0, ended=False) == "25% more so far"
     assert saved(0.0, 0.0) == saved(1.0, None) == ""
+
+
+def attempt(number: int, **facts: object) -> AttemptView:
+    exits = {key: facts.pop(key) for key in ("exit_code", "exit_signal") if key in facts}
+    return AttemptView.model_validate(
+        {
+            "number": number, "vm": f"vm-{number}", "state": "ended", "reason": "preempted",
+            "detail": "", "started_at": NOW, "ended_at": NOW, "restored_step": 0, "last_step": 7,
+            "notice_at": None, "places": [{"node": 0, "vm": f"vm-{number}", **exits}], **facts,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "least"),
+    [
+        ({}, True),
+        ({"exit_code": 0}, False),
+        ({"exit_signal": 15}, False),
+        ({"last_step": None}, False),
+        ({"places": []}, False),
+    ],
+)
+def test_what_a_vm_did_after_its_last_report_is_in_no_figure(
+    first: dict[str, object], least: bool
+) -> None:
+    assert lost_is_least([attempt(1, **first), attempt(2)]) is least
+    assert not lost_is_least([attempt(1, **first)]), "nothing was computed again yet"
 
 
 def test_sizes_in_decimal_units() -> None:

@@ -13,8 +13,10 @@ from spothop.cli.notes import missing, notes
 from spothop.cli.text import age, print_facts, print_table, print_text
 from spothop.durations import NOTHING, duration
 from spothop.figures import (
+    AT_LEAST,
     ON_DEMAND,
     exits_text,
+    lost_is_least,
     money,
     number,
     saved,
@@ -157,12 +159,22 @@ def cost(job: JobView) -> str:
     return f"{money(job.cost)}, {less} than {money(job.on_demand_cost)}: {ON_DEMAND}"
 
 
+def _state_and_reason(job: JobDetail) -> str:
+    """A reason that begins with the state says both."""
+    state = state_text(job)
+    if job.reason.startswith(f"{state} "):
+        return job.reason
+    return f"{state}: {job.reason}" if job.reason else state
+
+
 def lost(job: JobDetail) -> str:
     """Steps that were computed again, and what they took."""
+    least = lost_is_least(job.attempts)
     if not job.recomputed_steps:
-        return "no steps"
+        return f"no steps, as far as known: {AT_LEAST}" if least else "no steps"
     steps = "1 step" if job.recomputed_steps == 1 else f"{number(job.recomputed_steps)} steps"
-    return f"{steps}, {duration(job.lost_s)}, {money(job.lost_cost)}"
+    text = f"{steps}, {duration(job.lost_s)}, {money(job.lost_cost)}"
+    return f"at least {text}: {AT_LEAST}" if least else text
 
 
 def _billed_s(vm: VmView, now: datetime) -> float | None:
@@ -213,7 +225,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
     rows = [
         ("name", f"{job.name} (owner {job.owner})"),
-        ("state", state_text(job) + (f": {job.reason}" if job.reason else "")),
+        ("state", _state_and_reason(job)),
         ("step", number(job.step) + (f" ({figures})" if figures else "")),
         ("pool", place(job.pool) + (f" (VM {job.vm})" if job.vm else "")),
         ("attempt", f"{job.attempt}, preempted {job.preemptions}x"),

@@ -56,7 +56,13 @@ _templates.filters.update(
     moment=format.moment,
     clock=format.clock,
 )
-_templates.globals.update(between=format.between, saved=figures.saved, on_demand=figures.ON_DEMAND)
+_templates.globals.update(
+    between=format.between,
+    saved=figures.saved,
+    on_demand=figures.ON_DEMAND,
+    lost_is_least=figures.lost_is_least,
+    at_least=figures.AT_LEAST,
+)
 
 OLD_OFFER_S = 300.0
 """From this age on, a cloud's newest answer is shown with its age."""
