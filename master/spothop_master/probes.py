@@ -46,7 +46,7 @@ class Probes:
         def work() -> None:
             try:
                 self._try_out(spec)
-            except Exception as error:
+            except Exception as error:  # whatever it is: raised where it is waited for
                 answer.put(error)
             else:
                 answer.put(None)

@@ -44,7 +44,8 @@ class Services:
     """Set when the master is asked to end: long polls answer at once."""
 
     def wake(self) -> None:
-        """Let the supervise loop look now instead of at its next turn."""
+        """Let the supervise loop look now instead of at its next turn. A change of a job's rows
+        does that by itself (`store/changes`); this is for what is in no row."""
         self.supervisor.wake.set()
 
     def whose(self, token: str) -> Principal | None:

@@ -127,7 +127,7 @@ class InlinePool(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:
+        except Exception as error:  # as an executor does
             future.set_exception(error)
         return future
 

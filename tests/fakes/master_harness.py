@@ -22,10 +22,12 @@ from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.core.actions import Action
+from spothop_master.loops.snapshot import jobs_to_watch
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
-from spothop_master.store import jobs
+from spothop_master.store import jobs, leases
 from spothop_master.store.schema import Attempt, Base, Event, Job, Observation, User, VmRow
 from support.database import new_database
 
@@ -157,7 +159,17 @@ class MasterHarness:
             self.supervisor.run_due()
             if not self.supervisor.wake.is_set():
                 break
-        assert self.supervisor.overlooked() == {}
+        assert self._overlooked() == {}
+
+    def _overlooked(self) -> dict[str, list[Action]]:
+        """What there is to do for each job that nobody works on."""
+        supervisor, found = self.supervisor, {}
+        with self.db.read() as session:
+            for job_id in jobs_to_watch(session):
+                held = leases.held(session.get_one(Job, job_id), now=self.clock())
+                if not held and job_id not in supervisor._busy:
+                    found[job_id] = supervisor._decide(session, job_id)[1]
+        return {job_id: actions for job_id, actions in found.items() if actions}
 
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.advance(seconds)

@@ -112,7 +112,7 @@ class Training:
                     await self._save(0.0 if asked else late_s)
         except SystemExit:
             self.end(Exit(code=0, signal=None))
-        except Exception as error:
+        except Exception as error:  # the test looks at it
             self._job.tell(f"the script failed: {error!r}")
             self.failed = error
             self.end(Exit(code=1, signal=None))

@@ -21,83 +21,98 @@ from spothop.simulator.show import screen
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The inputs, as YAML.")]
+PresetOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"Inputs that come with spothop: {' or '.join(PRESETS)}."),
+]
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A policy: thesis, notice-aware, static-50, none, on-demand; may be repeated.",
+    ),
+]
+MttpOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIMES", help="Mean lives, such as 600,20m; the last repeats."),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Measured lives: a .csv of lives, or a .json of zones."),
+]
+SpotPriceOption = Annotated[float | None, typer.Option(metavar="USD", help="An hour of a spot VM.")]
+OnDemandPriceOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="USD",
+        help="An hour of an on-demand VM; with a trace, of the VM type in it.",
+    ),
+]
+NoticesKeptOption = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="Share of notices that are kept, 0 to 1; default: 0.95."),
+]
+ReplacementOption = Annotated[
+    str | None,
+    typer.Option(metavar="WHEN", help="When the next VM is asked for: notice or kill."),
+]
+BootOption = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Until a VM could load a checkpoint.")
+]
+LoadOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="To load it and begin, after the last save."),
+]
+BootOverlapsOption = Annotated[
+    bool | None, typer.Option("--boot-overlaps", help="A VM boots while it is allocated.")
+]
+StreamOption = Annotated[
+    bool | None, typer.Option("--stream", help="Saves are uploaded while they are written.")
+]
+EmergencyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="Saves after a notice: once, or early+late, which is what spothop does.",
+    ),
+]
+MarginOption = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Kept free before the kill.")
+]
+TrialsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Runs of each policy; default: 100.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(metavar="N", help="The same number gives the same figures.")
+]
+AsJsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ReportOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a report there, as HTML.")
+]
+
+
 @app.command()
 def simulate(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The inputs, as YAML.")
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help=f"Inputs that come with spothop: {' or '.join(PRESETS)}."
-        ),
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A policy: thesis, notice-aware, static-50, none, on-demand; may be repeated.",
-        ),
-    ] = None,
-    mttp: Annotated[
-        str | None,
-        typer.Option(metavar="TIMES", help="Mean lives, such as 600,20m; the last repeats."),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Measured lives: a .csv of lives, or a .json of zones."),
-    ] = None,
-    spot_price: Annotated[
-        float | None, typer.Option(metavar="USD", help="An hour of a spot VM.")
-    ] = None,
-    on_demand_price: Annotated[
-        float | None,
-        typer.Option(
-            metavar="USD",
-            help="An hour of an on-demand VM; with a trace, of the VM type in it.",
-        ),
-    ] = None,
-    notices_kept: Annotated[
-        float | None,
-        typer.Option(metavar="P", help="Share of notices that are kept, 0 to 1; default: 0.95."),
-    ] = None,
-    replacement: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="When the next VM is asked for: notice or kill."),
-    ] = None,
-    boot: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Until a VM could load a checkpoint.")
-    ] = None,
-    load: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="To load it and begin, after the last save."),
-    ] = None,
-    boot_overlaps: Annotated[
-        bool | None, typer.Option("--boot-overlaps", help="A VM boots while it is allocated.")
-    ] = None,
-    stream: Annotated[
-        bool | None, typer.Option("--stream", help="Saves are uploaded while they are written.")
-    ] = None,
-    emergency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="Saves after a notice: once, or early+late, which is what spothop does.",
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Kept free before the kill.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(metavar="N", help="Runs of each policy; default: 100.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="The same number gives the same figures.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report there, as HTML.")
-    ] = None,
+    file: FileArgument = None,
+    preset: PresetOption = None,
+    policy: PolicyOption = None,
+    mttp: MttpOption = None,
+    trace: TraceOption = None,
+    spot_price: SpotPriceOption = None,
+    on_demand_price: OnDemandPriceOption = None,
+    notices_kept: NoticesKeptOption = None,
+    replacement: ReplacementOption = None,
+    boot: BootOption = None,
+    load: LoadOption = None,
+    boot_overlaps: BootOverlapsOption = None,
+    stream: StreamOption = None,
+    emergency: EmergencyOption = None,
+    margin: MarginOption = None,
+    trials: TrialsOption = None,
+    seed: SeedOption = None,
+    as_json: AsJsonOption = False,
+    report: ReportOption = None,
 ) -> None:
     """Show what a job would take and cost on spot VMs under each policy.
 

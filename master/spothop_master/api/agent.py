@@ -38,11 +38,6 @@ from spothop_master.store.schema import Job, VmRow
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
 
-URGENT = frozenset(
-    {"prepared", "fenced_in", "committed", "notice", "exited", "preparation_failed", "fenced"}
-)
-"""Reports after which the supervise loop looks at once."""
-
 PROGRESS = frozenset({"steps", "metrics"})
 """Reports that most syncs carry and that change no directive at once."""
 
@@ -59,9 +54,7 @@ async def join(request: Request, services: ServicesDep) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
     message = await _read(request, JoinRequest)
     address = request.client.host if request.client else None
-    reply = await run_in_threadpool(_join, services, message, address)
-    services.wake()
-    return reply
+    return await run_in_threadpool(_join, services, message, address)
 
 
 @router.post("/sync")
@@ -132,7 +125,6 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
     services.sessions.forget(vm_id)  # an earlier answer that got lost
     services.heartbeats.heard(vm_id, now)
     services.directives.forget(vm_id)
-    services.directives.job_changed(assignment.job)
     return JoinReply(
         vm=vm_id,
         session=session_token,
@@ -186,8 +178,6 @@ def _sync_by_rows(
             statistics=services.statistics,
             writes=bool(message.reports),
         )
-    if any(envelope.report.kind in URGENT for envelope in message.reports):
-        services.wake()
     services.sessions.acknowledge(known.vm, acked)
     delay_s = services.settings.sync_every_s
     if answer.waiting:  # every second that it waits is one without training

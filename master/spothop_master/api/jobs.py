@@ -53,7 +53,6 @@ def submit(
         view = _submit(services, user, spec, request, job_id)
     if view.id != job_id:
         response.status_code = 200
-    services.wake()
     return view
 
 
@@ -159,7 +158,6 @@ def cancel(ref: str, services: ServicesDep, user: Writer) -> JobView:
         if job.state != JobState.CANCELLED:
             _want(session, job, Wanted.CANCELLED, services)
         view = _view(services, session, job)
-    services.wake()
     return view
 
 

@@ -158,17 +158,6 @@ class Supervisor:
         self._agenda.changed(self._scan())
         self._pass()
 
-    def overlooked(self) -> dict[str, list[Action]]:
-        """What there is to do for each job that is not being worked on. Asks for nothing and does
-        nothing: right after `run_due`, with no wake since, it is empty."""
-        found = {}
-        with self._db.read() as session:
-            for job_id in jobs_to_watch(session):
-                free = not leases.held(session.get_one(Job, job_id), now=self._clock())
-                if free and job_id not in self._busy:
-                    found[job_id] = self._decide(session, job_id)[1]
-        return {job_id: actions for job_id, actions in found.items() if actions}
-
     def _scan(self) -> list[str]:
         """The jobs that are not over, or have VMs."""
         if not self._began and self._db.single_master:

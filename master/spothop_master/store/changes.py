@@ -7,8 +7,9 @@ what it saw once that is committed.
 
 Two rules:
 
-1. Columns that only report progress, and that no decision and no directive is made from, are left
-   out (`_PROGRESS`); they change at every sync of every VM.
+1. Columns that only report progress are left out (`_PROGRESS`); they change at every sync of every
+   VM, and no decision waits for them. (What a save takes matters to a hand-over; it changes with a
+   checkpoint, which is told.)
 2. Statements are not seen, only rows that the session writes. Who writes a decisive column by a
    statement says so (`tell`): a change of a state does. Leases, the times of the last contact and
    the mark of the fenced attempt need not.
@@ -27,13 +28,13 @@ from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, V
 _KEY = "spothop_changed_jobs"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
-    Job: frozenset({"insurance", "reason", "lease_token", "lease_until", "unprotected"}),
+    Job: frozenset({"insurance", "reason", "lease_token", "lease_until"}),
     Attempt: frozenset({"step_s", "save_s", "backup_s", "places"}),
-    Place: frozenset({"last_step", "last_step_at", "step_at_notice", "attempt"}),
+    Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
     VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash"}),
     Checkpoint: frozenset(),
 }
-"""The tables that decisions are made from, and their columns that are not."""
+"""The tables that decisions are made from, and their columns that tell only of progress."""
 
 
 def changed_jobs(session: Session) -> frozenset[str]:
