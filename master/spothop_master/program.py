@@ -28,7 +28,7 @@ from spothop_master.clouds.local.config import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
-from spothop_master.store.db import MigrationRefused
+from spothop_master.store.migrating import MigrationRefused
 
 PRIVATE = 0o077
 """The umask: the database holds every job's `env`, whatever mode the home folder has."""

@@ -10,7 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from fakes.old_database import at, contents, fill, release_1, revision
-from spothop_master.store.db import Database, MigrationRefused
+from spothop_master.store.db import Database
+from spothop_master.store.migrating import MigrationRefused
 from spothop_master.store.schema import Attempt, Base
 from support.database import write_migrated
 

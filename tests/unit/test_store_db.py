@@ -22,7 +22,8 @@ from spothop.statemachine import IllegalTransition
 from spothop.wire import JobState, VmReason
 from spothop_master.core.states import JobEvent, VmEvent
 from spothop_master.store import leases, transitions
-from spothop_master.store.db import MIGRATIONS, Database, newest_revision
+from spothop_master.store.db import Database
+from spothop_master.store.migrating import MIGRATIONS, newest_revision
 from spothop_master.store.schema import Base, Event, Job, User, VmRow
 from support.database import new_database, write_migrated
 from support.examples import examples

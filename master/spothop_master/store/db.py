@@ -1,9 +1,7 @@
-"""The database: sessions in transactions, and the migrations.
+"""The database: sessions in transactions. How it is migrated is in `migrating`.
 
 SQLite (WAL) takes its write lock at the beginning of `begin()`: a transaction that reads first and
 writes later would otherwise fail when another one wrote between. `read()` takes no lock.
-
-Alembic is half a second of a master's start. It is imported when there is something to migrate.
 """
 
 from __future__ import annotations
@@ -11,22 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from spothop_master.store import migrating
 from spothop_master.store.changes import changed_jobs
 
-MIGRATIONS = Path(__file__).resolve().parent.parent / "_migrations"
-"""A relative link to `migrations/` in the repository; a real folder in a wheel."""
-
 BUSY_S = 5
-
-
-class MigrationRefused(Exception):
-    """Nothing was changed; the message says why."""
 
 
 class Database:
@@ -77,80 +68,25 @@ class Database:
         """Up to this revision; harmless when it is there already.
 
         Raises `MigrationRefused` when a revision refuses what it finds, or when the database is of
-        a newer master.
+        a newer master or of another program.
         """
-        if revision != "head" or self.revision() != newest_revision():
-            self._alembic("upgrade", revision)
+        target = migrating.newest_revision() if revision == "head" else revision
+        with self._lock:
+            migrating.migrate(self._writes, target)
 
     def downgrade(self, revision: str) -> None:
-        """Back down to this revision: for tests, and for people who know why. Raises as `migrate`
-        does."""
-        self._alembic("downgrade", revision)
+        """Back down to this revision: for tests only. People have the copy from before. Raises as
+        `migrate` does."""
+        with self._lock:
+            migrating.migrate(self._writes, revision, way="downgrade")
 
     def revision(self) -> str | None:
-        """The migration that this database is at; None when it is at none."""
-        with self.engine.connect() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
-                return None
-            found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-            return found if found is None else str(found)
-
-    def _alembic(self, order: str, revision: str) -> None:
-        from alembic import command
-        from alembic.config import Config
-        from alembic.util import CommandError
-
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with (
-            self._lock,
-            self._writes.connect() as connection,
-            self._unguarded(connection),
-            connection.begin(),
-        ):
-            config.attributes["connection"] = connection
-            try:
-                getattr(command, order)(config, revision)
-            except CommandError as error:
-                raise MigrationRefused(str(error)) from error
-            if self.single_master:
-                _check_foreign_keys(connection)
-
-    @contextmanager
-    def _unguarded(self, connection: sa.Connection) -> Iterator[None]:
-        """SQLite alters a table by copying it and dropping the old one, which would delete or
-        refuse what refers to its rows. The switch does nothing inside a transaction."""
-        if not self.single_master:
-            yield
-            return
-        _foreign_keys(connection, "OFF")
-        try:
-            yield
-        finally:
-            _foreign_keys(connection, "ON")
+        """The migration that this database is at; None when it is empty. Raises
+        `MigrationRefused` as `migrate` does."""
+        return migrating.revision(self.engine)
 
     def close(self) -> None:
         self.engine.dispose()
-
-
-def newest_revision() -> str:
-    """From the names of the migrations' files: `v0004_places.py` holds revision 0004."""
-    return max(path.name[1:5] for path in (MIGRATIONS / "versions").glob("v*.py"))
-
-
-def _foreign_keys(connection: sa.Connection, how: str) -> None:
-    """Past SQLAlchemy, which would begin a transaction for it."""
-    cursor = connection.connection.cursor()
-    cursor.execute(f"PRAGMA foreign_keys={how}")
-    cursor.close()
-
-
-def _check_foreign_keys(connection: sa.Connection) -> None:
-    """What the switched-off guard would have found."""
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    if broken:
-        tables = ", ".join(sorted({str(row[0]) for row in broken}))
-        raise MigrationRefused(f"{len(broken)} rows refer to rows that are not there, in {tables}")
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
