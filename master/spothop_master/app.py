@@ -25,6 +25,8 @@ from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
 from spothop_master.api import bundles as bundle_routes
+from spothop_master.api import users as user_routes
+from spothop_master.api.browsers import Browsers
 from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
@@ -101,7 +103,9 @@ def create_app(
     app.add_middleware(
         guard.Guard, max_body_bytes=settings.max_body_bytes, unlimited="/api/v1/bundles/"
     )
-    routers = (me, plan, pools, bundle_routes, jobs, logs, vms, injections, agent, pages)
+    app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
+    machines = (me, plan, pools, bundle_routes, jobs, logs, vms, injections, user_routes, agent)
+    routers = (*machines, pages)
     for router in routers:
         app.include_router(router.router)
     app.mount("/static", pages.static)

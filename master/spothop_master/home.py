@@ -14,6 +14,8 @@ import secrets
 from pathlib import Path
 from typing import IO
 
+from spothop_master.security import token_hash
+
 ADMIN_TOKEN = "admin.token"
 _OWNER = re.compile(r"[a-z0-9-]{1,40}")
 
@@ -60,6 +62,17 @@ def owner(home: Path) -> str:
     if not _OWNER.fullmatch(name):
         raise HomeError(f"{path} holds {name!r}, no name of ours; restore it or remove the file")
     return name
+
+
+def forget_token(home: Path, hash_: str) -> None:
+    """Remove `admin.token` if the token in it has this hash: it counts no more, and a command that
+    finds it there would only be refused."""
+    path = home / ADMIN_TOKEN
+    try:
+        if token_hash(path.read_text(encoding="utf-8").strip()) == hash_:
+            path.unlink()
+    except OSError:  # somebody removed it before
+        pass
 
 
 def publish(path: Path, text: str, *, mode: int) -> None:

@@ -20,6 +20,15 @@ class Role(str, Enum):
     VIEWER = "viewer"
 
 
+RANK = (Role.VIEWER, Role.USER, Role.ADMIN)
+"""Each may all that those before it may."""
+
+
+def lower(one: Role, other: Role) -> Role:
+    """The role that may less."""
+    return min(one, other, key=RANK.index)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Principal:
     """Who sends a request."""
@@ -27,6 +36,7 @@ class Principal:
     user_id: int
     name: str
     role: Role
+    """The lower one of the user's and the token's."""
 
     @property
     def sees_owner(self) -> int | None:
@@ -44,6 +54,11 @@ class Principal:
 def new_api_token() -> str:
     """A token of a user; the prefix lets secret scanners find leaked ones."""
     return f"spothop_{secrets.token_urlsafe(32)}"
+
+
+def new_login_secret() -> str:
+    """What the cookie of a browser that logged in holds."""
+    return secrets.token_urlsafe(32)
 
 
 def new_session_token() -> str:

@@ -13,6 +13,7 @@ from spothop_master.agents.sessions import Sessions
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.failed_logins import FailedLogins
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.probes import Probes
@@ -40,6 +41,7 @@ class Services:
     logs: Logs
     clock: Callable[[], datetime]
     probes: Probes = field(default_factory=Probes)
+    failed_logins: FailedLogins = field(default_factory=FailedLogins)
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the master is asked to end: long polls answer at once."""
 
@@ -51,4 +53,9 @@ class Services:
     def whose(self, token: str) -> Principal | None:
         """The user of an API token. Reads the database: call it from a thread."""
         with self.db.read() as session:
-            return users.whose(session, token)
+            return users.whose(session, token, now=self.clock())
+
+    def logged_in(self, secret: str) -> Principal | None:
+        """The user of a browser that logged in. Reads the database: call it from a thread."""
+        with self.db.read() as session:
+            return users.logged_in(session, secret, now=self.clock())

@@ -97,6 +97,12 @@ class HttpMaster:
             users.add_token(session, user_id=user.id, token=token, name="test", now=now)
         return token
 
+    def cookie(self, token: str | None = None) -> dict[str, str]:
+        """The header of a browser that logged in."""
+        answer = self.post("/login", token="", data={"token": token or self.admin})
+        assert answer.status_code == 303, answer.text
+        return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
+
     def upload(self) -> None:
         self.call("PUT", f"/api/v1/bundles/{BUNDLE_SHA256}", content=BUNDLE).raise_for_status()
 

@@ -14,6 +14,7 @@ from fakes import sample_rows
 from fakes.http_master import HttpMaster
 from spothop.wire import Pool
 from spothop_master.security import Role
+from spothop_master.store import users
 from spothop_master.store.schema import Attempt, Place
 from spothop_master.web import session as web_session
 
@@ -34,8 +35,7 @@ def master(tmp_path: Path) -> Iterator[HttpMaster]:
 
 def page(master: HttpMaster, path: str, token: str | None = None, status: int = 200) -> str:
     """As a browser that logged in sees it."""
-    cookie = f"{web_session.COOKIE}={token or master.admin}"
-    headers = {"Cookie": cookie, "Accept": "text/html,*/*"}
+    headers = {**master.cookie(token), "Accept": "text/html,*/*"}
     answer = master.get(path, token="", headers=headers)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"].startswith("text/html")
@@ -83,9 +83,81 @@ def test_a_wrong_token_stays_outside(master: HttpMaster, body: dict[str, str]) -
     assert "set-cookie" not in answer.headers
 
 
-def test_logout_takes_the_cookie_back(master: HttpMaster) -> None:
-    answer = master.post("/logout", token="")
-    assert 'spothop_token=""' in answer.headers["set-cookie"]
+def test_the_cookie_holds_no_token_and_opens_no_api(master: HttpMaster) -> None:
+    cookie = master.cookie()
+    secret = cookie["Cookie"].partition("=")[2]
+    assert secret != master.admin
+    assert master.get("/api/v1/me", token=secret).status_code == 401
+    assert master.get("/api/v1/me", token="", headers=cookie).status_code == 401
+    token_as_cookie = {"Cookie": f"{web_session.COOKIE}={master.admin}"}
+    assert master.get("/", token="", headers=token_as_cookie).status_code == 303
+
+
+def test_logout_ends_the_session_wherever_its_cookie_is(master: HttpMaster) -> None:
+    mine, other = master.cookie(), master.cookie()
+    answer = master.post("/logout", token="", headers=mine)
+    assert f'{web_session.COOKIE}=""' in answer.headers["set-cookie"]
+    assert master.get("/", token="", headers=mine).status_code == 303
+    assert master.get("/", token="", headers=other).status_code == 200
+
+
+def test_a_session_ends_with_its_token_with_its_user_and_with_time(master: HttpMaster) -> None:
+    ann, bob, eve = (master.user(name) for name in ("ann", "bob", "eve"))
+    cookies = [master.cookie(token) for token in (ann, bob, eve)]
+    with master.services.db.begin() as session:
+        now = master.clock()
+        token = next(token for token, user in users.tokens(session) if user.name == "ann")
+        users.revoke(session, token, now=now)
+        user = users.find_user(session, "bob")
+        assert user is not None
+        users.set_disabled(session, user, disabled=True, now=now)
+    found = [master.get("/", token="", headers=cookie).status_code for cookie in cookies]
+    assert found == [303, 303, 200]
+    master.clock.advance(web_session.MAX_AGE.total_seconds() - 1)
+    assert master.get("/", token="", headers=cookies[2]).status_code == 200
+    master.clock.advance(1)
+    assert master.get("/", token="", headers=cookies[2]).status_code == 303
+
+
+def test_whoever_guesses_tokens_has_to_wait(master: HttpMaster) -> None:
+    wrong = [master.post("/login", token="", data={"token": f"x{n}"}) for n in range(11)]
+    assert [answer.status_code for answer in wrong] == [403] * 10 + [429]
+    right = {"token": master.admin}
+    assert "try again in a minute" in master.post("/login", token="", data=right).text
+    master.clock.advance(30)
+    assert master.post("/login", token="", data=right).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none"}, True),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Origin": "http://master"}, True),
+        ({"Origin": "https://public.example"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}, True),
+    ],
+)
+def test_other_sites_send_no_forms(tmp_path: Path, headers: dict[str, str], passes: bool) -> None:
+    with HttpMaster(tmp_path, public_url="https://public.example") as master:
+        for path in ("/login", "/api/v1/plan"):
+            answer = master.post(path, headers=headers, data={})
+            assert (answer.status_code != 403 or "cross_site" not in answer.text) == passes
+        assert master.get("/login", headers=headers).status_code == 200
+
+
+def test_every_answer_says_what_browsers_may_do_with_it(master: HttpMaster) -> None:
+    paths = ("/api/v1/jobs", "/api/v1/nothing", "/login", "/healthz", "/static/style.css")
+    for path in paths:
+        answer = master.get(path)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff", path
+        kept = path.startswith("/static/")
+        assert (answer.headers.get("Cache-Control") == "no-store") != kept, path
 
 
 def test_the_list_shows_state_step_cost_and_saving(master: HttpMaster) -> None:

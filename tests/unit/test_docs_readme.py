@@ -34,7 +34,11 @@ def test_the_readme_shows_the_day_to_day_commands() -> None:
 def test_a_command_of_the_readme_is_taken_as_it_stands(line: str) -> None:
     name, *arguments = shlex.split(line)[1:]
     group: Any = typer.main.get_command(app)
-    context = group.commands[name].make_context(name, list(arguments))
+    command = group.commands[name]
+    if hasattr(command, "commands"):  # such as `user add`
+        name, *arguments = arguments
+        command = command.commands[name]
+    context = command.make_context(name, list(arguments))
     if name == "simulate":  # it has options of its own
         assert arguments[:1] == ["--preset"]
         assert arguments[1] in PRESETS

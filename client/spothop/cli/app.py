@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spothop.cli.commands import clouds, jobs, preemptions, programs, submitting
+from spothop.cli.commands import access, clouds, jobs, preemptions, programs, submitting
 
 app = typer.Typer(
     name="spothop",
@@ -53,3 +53,5 @@ app.command(context_settings=_PASS_ON, add_help_option=False)(programs.simulate)
 app.command()(clouds.vms)
 app.command()(jobs.download)
 app.command()(submitting.schema)
+app.add_typer(access.user)
+app.add_typer(access.token)

@@ -32,6 +32,8 @@ from spothop.wire import (
     Pool,
     PoolPlan,
     PoolView,
+    TokenView,
+    UserView,
     VmView,
     Wanted,
 )
@@ -290,3 +292,36 @@ def log_line(line: str) -> Text:
     text = Text.from_ansi(line.rstrip("\r").rsplit("\r", 1)[-1])
     text.plain = "".join(c for c in text.plain if c.isprintable() or c == "\t")
     return text
+
+
+def users(console: Console, list_: Sequence[UserView], *, now: datetime) -> None:
+    rows = [
+        (user.name, user.role, str(user.tokens), age(user.created_at, now=now), _since(user, now))
+        for user in list_
+    ]
+    print_table(console, ("USER", "ROLE", "TOKENS", "AGE", "STATE"), rows, right=("TOKENS", "AGE"))
+
+
+def _since(user: UserView, now: datetime) -> str:
+    return f"disabled {age(user.disabled_at, now=now)} ago" if user.disabled_at else "active"
+
+
+def tokens(console: Console, list_: Sequence[TokenView], *, now: datetime) -> None:
+    if not list_:
+        console.print("no token counts")
+        return
+    rows = [
+        (str(t.id), t.user, t.role, t.name or NOTHING, age(t.created_at, now=now), _ends(t, now))
+        for t in list_
+    ]
+    columns = ("ID", "USER", "ROLE", "NAME", "AGE", "ENDS")
+    print_table(console, columns, rows, right=("AGE",), under=("NAME",))
+
+
+def _ends(token: TokenView, now: datetime) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    if token.expires_at is None:
+        return "never"
+    left_s = (token.expires_at - now).total_seconds()
+    return f"in {duration(left_s)}" if left_s > 0 else "expired"

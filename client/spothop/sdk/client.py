@@ -32,12 +32,16 @@ from spothop.wire import (
     InjectRequest,
     JobDetail,
     JobView,
+    NewToken,
     PlanReply,
     PoolView,
     PreemptRequest,
     SubmitRequest,
+    TokenView,
+    UserView,
     VmView,
 )
+from spothop.wire.access import RoleName
 
 if TYPE_CHECKING:
     from spothop.sdk.downloads import Downloaded
@@ -122,6 +126,43 @@ class Client:
             # The request may have arrived; thanks to the token, asking once more is harmless.
             answer = self._http.send("POST", "/jobs", body=request)
         return self._http.read(JobView, answer)
+
+    # --- users and tokens, for admins ---
+
+    def users(self) -> list[UserView]:
+        """By name."""
+        return self._http.read(list[UserView], self._http.send("GET", "/users"))
+
+    def add_user(self, name: str, *, role: RoleName = "user") -> NewToken:
+        """A new user, with a first token."""
+        body = {"name": name, "role": role}
+        return self._http.read(NewToken, self._http.send("POST", "/users", body=body))
+
+    def set_disabled(self, user: str, *, disabled: bool) -> UserView:
+        """Whether the user's tokens count; jobs train on."""
+        path = f"/users/{_part(user)}/{'disable' if disabled else 'enable'}"
+        return self._http.read(UserView, self._http.send("POST", path))
+
+    def tokens(self, *, all: bool = False) -> list[TokenView]:
+        """Those that count, or `all` that ever were; newest first."""
+        params = {"all": "true"} if all else {}
+        return self._http.read(list[TokenView], self._http.send("GET", "/tokens", params=params))
+
+    def create_token(
+        self,
+        user: str,
+        *,
+        name: str = "",
+        role: RoleName | None = None,
+        expires_in_s: float | None = None,
+    ) -> NewToken:
+        """The only answer that ever holds the token. `role`: what it may do at most."""
+        body = {"user": user, "name": name, "role": role, "expires_in_s": expires_in_s}
+        return self._http.read(NewToken, self._http.send("POST", "/tokens", body=body))
+
+    def revoke_token(self, token_id: int) -> TokenView:
+        """From now on the token does not count, nor do browsers that logged in with it."""
+        return self._http.read(TokenView, self._http.send("DELETE", f"/tokens/{token_id}"))
 
     # --- looking ---
 

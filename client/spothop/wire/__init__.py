@@ -7,6 +7,7 @@ peer cannot read raises ``PROTOCOL``.
 
 from __future__ import annotations
 
+from spothop.wire.access import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop.wire.agent import (
     AgentConfig,
     AnyDirective,
@@ -127,6 +128,7 @@ __all__ = [
     "LogReply",
     "MessageReport",
     "MetricsReport",
+    "NewToken",
     "NoticeReport",
     "PhaseReport",
     "PlaceView",
@@ -153,8 +155,12 @@ __all__ = [
     "SubmitRequest",
     "SyncReply",
     "SyncRequest",
+    "TokenRequest",
+    "TokenView",
     "Unprotected",
     "UnprotectedView",
+    "UserRequest",
+    "UserView",
     "VmReason",
     "VmState",
     "VmView",

@@ -47,7 +47,7 @@ class Guard:
             trace = secrets.token_hex(4)
             log.exception("trace %s: %s %s failed", trace, scope["method"], scope["path"])
             if not started:
-                await _answer(send, 500, _internal(trace))
+                await answer(send, 500, _internal(trace))
 
     def _counted(self, receive: Receive) -> Receive:
         seen = 0
@@ -72,7 +72,7 @@ def _internal(trace: str) -> Problem:
     )
 
 
-async def _answer(send: Send, status: int, problem: Problem) -> None:
+async def answer(send: Send, status: int, problem: Problem) -> None:
     body = json.dumps(problem.model_dump()).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})

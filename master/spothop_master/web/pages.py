@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from spothop import figures
@@ -34,10 +33,9 @@ HEADERS = {
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
         "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
 }
+"""Beside those that every answer has (`api/browsers`)."""
 
 _templates = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -140,16 +138,16 @@ def login_page() -> HTMLResponse:
 
 @router.post("/login")
 async def login(request: Request) -> Response:
-    services = _services(request)
-    token = await session.form_token(request)
-    if not token or await run_in_threadpool(services.whose, token) is None:
-        return _page("login.html", status=403, user=None, wrong=True)
-    return session.logged_in(token, secure=services.settings.public_url.startswith("https:"))
+    return await session.log_in(request, refused=_login_refused)
 
 
 @router.post("/logout")
-def logout() -> Response:
-    return session.logged_out()
+async def logout(request: Request) -> Response:
+    return await session.log_out(request)
+
+
+def _login_refused() -> HTMLResponse:
+    return _page("login.html", status=403, user=None, wrong=True)
 
 
 def to_login() -> Response:

@@ -1,0 +1,63 @@
+"""REST for admins: users and their API tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from spothop.wire.common import Strict
+
+RoleName = Literal["admin", "user", "viewer"]
+"""What a user may do: `admin` everything, `user` their own jobs, `viewer` only look at all."""
+
+
+LONGEST_S = 10 * 365 * 86400.0
+"""The farthest expiry that can be asked for: ten years."""
+
+
+class UserRequest(Strict):
+    """A new user; its first token is in the answer."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")
+    role: RoleName = "user"
+
+
+class UserView(BaseModel):
+    name: str
+    role: RoleName
+    created_at: datetime
+    disabled_at: datetime | None = None
+    """None of its tokens counts since then."""
+    tokens: int
+    """Those that count."""
+
+
+class TokenRequest(Strict):
+    """A new token of a user."""
+
+    user: str = Field(min_length=1, max_length=64)
+    name: str = Field(default="", max_length=64)
+    """What it is for."""
+    role: RoleName | None = None
+    """What it may do at most; None is all that its user may."""
+    expires_in_s: float | None = Field(default=None, gt=0, le=LONGEST_S, allow_inf_nan=False)
+
+
+class TokenView(BaseModel):
+    id: int
+    user: str
+    name: str
+    role: RoleName
+    """The lower one of the token's and its user's."""
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class NewToken(BaseModel):
+    """The only answer that ever holds the token itself."""
+
+    token: str
+    view: TokenView
