@@ -23,10 +23,13 @@ from spothop_master import home
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
+from spothop_master.agents.syncs import Syncs
+from spothop_master.agents.threads import AgentThreads
 from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.api import users as user_routes
 from spothop_master.api.browsers import Browsers
+from spothop_master.api.sync_calls import SyncCalls
 from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
@@ -90,6 +93,7 @@ def create_app(
         await run_in_threadpool(first_start, services)
         async with AsyncExitStack() as stack:
             stack.callback(services.db.close)
+            stack.callback(services.agent_threads.close)
             if loops:
                 await stack.enter_async_context(running_loops(services))
             stack.callback(services.stopping.set)
@@ -100,6 +104,7 @@ def create_app(
     # /openapi.json describes the routes; the page that FastAPI makes of it loads scripts of others
     app = FastAPI(title="spothop master", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services = services
+    app.add_middleware(SyncCalls, syncs=services.syncs)  # inside the guard: it is added first
     app.add_middleware(
         guard.Guard, max_body_bytes=settings.max_body_bytes, unlimited="/api/v1/bundles/"
     )
@@ -145,6 +150,17 @@ def make_services(
         chaos=chaos,
         executor=executor,
     )
+    statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
+    syncs = Syncs(
+        db,
+        settings,
+        sessions=sessions,
+        heartbeats=heartbeats,
+        directives=directives,
+        statistics=statistics,
+        threads=threads,
+        clock=clock,
+    )
     return Services(
         settings=settings,
         db=db,
@@ -153,7 +169,9 @@ def make_services(
         heartbeats=heartbeats,
         directives=directives,
         sessions=sessions,
-        statistics=KeptStatistics(settings, db.read),
+        statistics=statistics,
+        agent_threads=threads,
+        syncs=syncs,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=Logs(settings.home / "logs"),

@@ -10,6 +10,8 @@ from datetime import datetime
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
+from spothop_master.agents.syncs import Syncs
+from spothop_master.agents.threads import AgentThreads
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
@@ -36,6 +38,8 @@ class Services:
     directives: DirectiveCache
     sessions: Sessions
     statistics: KeptStatistics
+    agent_threads: AgentThreads
+    syncs: Syncs
     supervisor: Supervisor
     bundles: Bundles
     logs: Logs

@@ -56,8 +56,8 @@ class HttpMaster:
     def __enter__(self) -> HttpMaster:
         self._loop = asyncio.new_event_loop()
         self._lifespan = self.app.router.lifespan_context(self.app)
-        self._run(self._lifespan.__aenter__())
-        self._http = httpx.AsyncClient(
+        self.run(self._lifespan.__aenter__())
+        self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
             base_url="http://master",
         )
@@ -70,8 +70,8 @@ class HttpMaster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._run(self._http.aclose())
-        self._run(self._lifespan.__aexit__(None, None, None))
+        self.run(self.http.aclose())
+        self.run(self._lifespan.__aexit__(None, None, None))
         self._loop.close()
 
     def call(
@@ -80,7 +80,7 @@ class HttpMaster:
         bearer = self.admin if token is None else token
         headers = {**({"Authorization": f"Bearer {bearer}"} if bearer else {})}
         headers.update(more.pop("headers", {}))
-        return self._run(self._http.request(method, path, headers=headers, **more))
+        return self.run(self.http.request(method, path, headers=headers, **more))
 
     def get(self, path: str, **more: Any) -> httpx.Response:
         return self.call("GET", path, **more)
@@ -133,7 +133,7 @@ class HttpMaster:
         agent.join()
         return agent
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
 
@@ -160,8 +160,12 @@ class HttpAgent:
         return {"seq": self.seq, "age_s": 0.0, "attempt": 1, "report": report}
 
     def sync(self, *envelopes: dict[str, Any], **more: object) -> httpx.Response:
-        body = {"protocol": 1, "vm": self.vm, "attempt": 1, "reports": list(envelopes), **more}
+        body = self.body(*envelopes, **more)
         return self.master.post("/agent/v1/sync", json=body, token=self.session)
+
+    def body(self, *envelopes: dict[str, Any], **more: object) -> dict[str, Any]:
+        """Of a sync."""
+        return {"protocol": 1, "vm": self.vm, "attempt": 1, "reports": list(envelopes), **more}
 
     def train(self, step: int) -> None:
         """Through preparation to this step."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -258,3 +259,12 @@ def test_an_error_of_the_database_shows_no_value(db: Database) -> None:
     with pytest.raises(sa.exc.IntegrityError) as raised, db.begin() as session:
         session.execute(sa.insert(Job).values(id="j1", spec=spec))
     assert "very-secret-value" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_nobody_waits_for_a_connection_that_somebody_slow_holds(db: Database) -> None:
+    with ExitStack() as slow:
+        for _ in range(60):
+            session = slow.enter_context(db.read())
+            session.execute(sa.select(Job.id))
+        with db.begin() as session:
+            assert session.get(Job, "j1") is not None

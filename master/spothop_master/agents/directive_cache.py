@@ -26,11 +26,16 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import count
+
+from pydantic import TypeAdapter
 
 from spothop.wire import AnyDirective
 
 MAX_AGE = timedelta(seconds=2)
+
+_DIRECTIVES: TypeAdapter[tuple[AnyDirective, ...]] = TypeAdapter(tuple[AnyDirective, ...])
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,10 @@ class _Answer:
     version: Version
     read_at: datetime
     directives: tuple[AnyDirective, ...]
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return _DIRECTIVES.dump_json(self.directives)
 
 
 class DirectiveCache:
@@ -76,6 +85,17 @@ class DirectiveCache:
         self, vm_id: str, *, now: datetime, max_age: timedelta | None = None
     ) -> list[AnyDirective] | None:
         """None: read them from the database. `max_age` only shortens the cache's own."""
+        known = self._known(vm_id, now, max_age)
+        return None if known is None else list(known.directives)
+
+    def encoded(
+        self, vm_id: str, *, now: datetime, max_age: timedelta | None = None
+    ) -> bytes | None:
+        """The same as JSON; one that is asked for again is not encoded again."""
+        known = self._known(vm_id, now, max_age)
+        return None if known is None else known.encoded
+
+    def _known(self, vm_id: str, now: datetime, max_age: timedelta | None) -> _Answer | None:
         most = self._max_age if max_age is None else min(max_age, self._max_age)
         with self._lock:
             known = self._answers.get(vm_id)
@@ -85,7 +105,7 @@ class DirectiveCache:
                 or not timedelta() <= now - known.read_at <= most  # the clock may go back
             ):
                 return None
-            return list(known.directives)
+            return known
 
     def job_changed(self, job_id: str) -> None:
         """Something was written that may change the directives of this job's VMs. Call it after the

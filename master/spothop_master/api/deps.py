@@ -19,7 +19,8 @@ MAX_INTEGER = 2**63 - 1
 Count = Annotated[int, Query(ge=0, le=MAX_INTEGER)]
 
 
-def services_of(request: Request) -> Services:
+async def services_of(request: Request) -> Services:
+    """Not a plain function: FastAPI would run it in one of the threads that users wait for."""
     services: Services = request.app.state.services
     return services
 
@@ -27,8 +28,13 @@ def services_of(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(services_of)]
 
 
-def bearer(authorization: Annotated[str, Header()] = "") -> str:
+async def bearer(authorization: Annotated[str, Header()] = "") -> str:
     """The token of an `Authorization: Bearer` header (RFC 6750), or 401."""
+    return token_in(authorization)
+
+
+def token_in(authorization: str) -> str:
+    """Of such a header. Raises `ApiError`: 401 when there is none."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise ApiError(401, "no_token", "the request carries no bearer token", UNAUTHORIZED)

@@ -19,6 +19,10 @@ from spothop_master.store.changes import changed_jobs
 
 BUSY_S = 5
 
+CONNECTIONS, KEPT = 80, 5
+"""More than there are threads that ask (40 of the server's, 12 of the agents', and those of the
+loops and clouds), so that nobody waits for one that somebody slow holds; and so many stay open."""
+
 
 class Database:
     """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL."""
@@ -30,7 +34,9 @@ class Database:
         if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         # A failed statement is logged; its values hold what users keep secret.
-        self.engine = sa.create_engine(parsed, hide_parameters=True)
+        self.engine = sa.create_engine(
+            parsed, hide_parameters=True, pool_size=KEPT, max_overflow=CONNECTIONS - KEPT
+        )
         self._writes = self.engine
         self._lock = threading.Lock()
         self._listeners: list[Callable[[frozenset[str]], None]] = []

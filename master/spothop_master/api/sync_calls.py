@@ -1,0 +1,107 @@
+"""`POST /agent/v1/sync` before the routes: the calls of a fleet are nearly all of this one kind.
+
+FastAPI resolves dependencies, keeps stacks of exits and makes a request object for each call, which
+takes longer than to answer a heartbeat. This answers with the same words as the route, which
+describes it (`api/agent.py`) and takes all other methods of the path.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from spothop.wire import PROTOCOL, Strict, SyncRequest
+from spothop_master.agents.syncs import Syncs
+from spothop_master.api import errors
+from spothop_master.api.deps import token_in
+from spothop_master.problems import ApiError
+
+PATH = "/agent/v1/sync"
+
+Message = TypeVar("Message", bound=Strict)
+
+
+class SyncCalls:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, *, syncs: Syncs) -> None:
+        self._app = app
+        self._syncs = syncs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        try:
+            token = token_in(_authorization(scope))
+            content = await answer(self._syncs, token, await _body(receive))
+        except (ApiError, HTTPException) as error:
+            problem = errors.answer(errors.of(error, Request(scope)))
+            await problem(scope, receive, send)
+            return
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(content)),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def answer(syncs: Syncs, token: str, body: bytes) -> bytes:
+    """A `wire.SyncReply` as JSON. Raises `ApiError`."""
+    message = read(body, SyncRequest)
+    return await syncs.answer(await syncs.session(token), message)
+
+
+def read(body: bytes, model: type[Message]) -> Message:
+    """The body as this message. Raises `ApiError`."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        return _read_closely(body, model)
+
+
+def _read_closely(body: bytes, model: type[Message]) -> Message:
+    """Of a body that was refused. The protocol is looked at first: a newer agent's other fields are
+    unknown to us, and it should learn that its version is the reason. And text with half of a
+    character pair, which pydantic's own reader refuses, is one bad report: those after it count."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        text = f"the body is not JSON: {error}"
+        raise ApiError(422, "invalid_request", text, "send JSON") from None
+    spoken = found.get("protocol", PROTOCOL) if isinstance(found, dict) else PROTOCOL
+    if spoken != PROTOCOL:
+        raise ApiError(
+            400,
+            "wrong_protocol",
+            f"the agent speaks protocol {spoken!r}, this master {PROTOCOL}",
+            "install the agent of the master's version",
+            field="protocol",
+        )
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        listed = [{**e, "loc": ("body", *e["loc"])} for e in error.errors(include_url=False)]
+        raise errors.invalid(listed) from None
+
+
+async def _body(receive: Receive) -> bytes:
+    """Raises ClientDisconnect, and what the limit on its size raises."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _authorization(scope: Scope) -> str:
+    return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"authorization"), "")
