@@ -22,6 +22,7 @@ from spothop.chaos import Chaos
 from spothop_master import home
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.progress import ProgressWriter
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 THREADS = 16
 """In which clouds are asked."""
 
-SYNCS_PER_ANSWER = 3.5
+SYNCS_PER_ANSWER = 11.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
 
 LOOPS = 4
@@ -94,6 +95,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.callback(services.db.close)
             stack.callback(services.agent_threads.close)
+            stack.callback(services.syncs.close)
             if loops:
                 await stack.enter_async_context(running_loops(services))
             stack.callback(services.stopping.set)
@@ -151,6 +153,7 @@ def make_services(
         executor=executor,
     )
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
+    progress = ProgressWriter(db, clock)
     syncs = Syncs(
         db,
         settings,
@@ -159,6 +162,7 @@ def make_services(
         directives=directives,
         statistics=statistics,
         threads=threads,
+        progress=progress,
         clock=clock,
     )
     return Services(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +118,14 @@ def test_an_answer_from_a_clock_that_was_set_back_is_not_used() -> None:
     kept(cache, clock)
     clock.advance(-3_600)
     assert cache.get("vm-a1", now=clock()) is None
+
+
+@pytest.mark.parametrize(
+    ("step_s", "stays"), [(0.5, True), (0.54, True), (0.6, False), (0.4, False)]
+)
+def test_an_answer_from_quite_another_step_time_is_not_used(step_s: float, stays: bool) -> None:
+    cache, clock = DirectiveCache(), FakeClock()
+    version = cache.version("vm-a1", "a")
+    cache.keep(version, [*FENCE], now=clock(), step_s=0.5)
+    cache.steps_take("vm-a1", step_s)
+    assert (cache.get("vm-a1", now=clock()) is not None) is stays

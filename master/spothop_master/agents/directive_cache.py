@@ -10,11 +10,11 @@ knows of. Two rules give that:
    numbers are still the current ones. An answer that was read before a change and arrives after it
    is therefore never used.
 
-Other masters change jobs, too; other jobs change the statistics that an insurance directive is made
-from, and the job's own steps its step time. None of that is announced here, so an answer is used
-for `max_age` at most; where there may be other masters, a sync that has a transaction anyway asks
-in it whether its attempt still trains on (`protocol.trains_on`), and a plain heartbeat takes none
-that is older than `MAX_AGE`.
+The job's own steps change its step time: when that drifts, the answer goes (`steps_take`). Other
+masters change jobs, too, and other jobs the statistics that an insurance directive is made from.
+None of that is announced here, so an answer is used for `max_age` at most; a sync with progress,
+which has a transaction anyway, finds out in it whether its attempt still trains on (`progress`);
+and where there may be other masters, a plain heartbeat takes no answer older than `MAX_AGE`.
 
 One version for all jobs was tried first: with many jobs some job changes all the time, and no
 answer was ever used twice.
@@ -35,6 +35,9 @@ from spothop.wire import AnyDirective
 
 MAX_AGE = timedelta(seconds=2)
 
+DRIFT = 0.1
+"""An insurance save comes at a step, which is a moment only as well as the step time is known."""
+
 _DIRECTIVES: TypeAdapter[tuple[AnyDirective, ...]] = TypeAdapter(tuple[AnyDirective, ...])
 
 
@@ -53,6 +56,7 @@ class _Answer:
     version: Version
     read_at: datetime
     directives: tuple[AnyDirective, ...]
+    step_s: float | None
 
     @cached_property
     def encoded(self) -> bytes:
@@ -75,11 +79,28 @@ class DirectiveCache:
         with self._lock:
             return self._current(vm_id, job_id)
 
-    def keep(self, version: Version, directives: Sequence[AnyDirective], *, now: datetime) -> None:
-        """Read at `now`, after `version` was asked for. Without effect after a change."""
+    def keep(
+        self,
+        version: Version,
+        directives: Sequence[AnyDirective],
+        *,
+        now: datetime,
+        step_s: float | None = None,
+    ) -> None:
+        """Read at `now`, after `version` was asked for, when a step took `step_s`. Without effect
+        after a change."""
         with self._lock:
             if self._holds(version):
-                self._answers[version.vm] = _Answer(version, now, tuple(directives))
+                self._answers[version.vm] = _Answer(version, now, tuple(directives), step_s)
+
+    def steps_take(self, vm_id: str, step_s: float) -> None:
+        """An answer that was made from quite another step time is of no use any more."""
+        with self._lock:
+            known = self._answers.get(vm_id)
+            if known is None or known.step_s is None:
+                return
+            if abs(step_s - known.step_s) > DRIFT * known.step_s:
+                del self._answers[vm_id]
 
     def get(
         self, vm_id: str, *, now: datetime, max_age: timedelta | None = None

@@ -50,7 +50,7 @@ from spothop_master.store import attempts, leases, transitions
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
-_NOT_HELD = (reports.NotFinite, OverflowError, UnicodeEncodeError, DataError, IntegrityError)
+NOT_HELD = (reports.NotFinite, OverflowError, UnicodeEncodeError, DataError, IntegrityError)
 """A value of a report is no number, no text, or too large for its column. With the job's row held
 none of these passes by itself."""
 
@@ -110,13 +110,13 @@ def apply(
     if vm.job_id is not None:
         _job = leases.lock(session, vm.job_id)  # held: a session forgets rows that nobody holds
         session.refresh(vm)
-    new = _without_gaps(envelopes, vm.acked_seq)
+    new = without_gaps(envelopes, vm.acked_seq)
     if not new:
         return vm.acked_seq
     try:
         with session.begin_nested():
             _apply_all(session, vm, new, now)
-    except _NOT_HELD:  # by one of them: each by itself, so that the others count
+    except NOT_HELD:  # by one of them: each by itself, so that the others count
         for envelope in new:
             _apply_one(session, vm, envelope, now)
     vm.acked_seq, vm.join_hash, vm.last_contact_at = new[-1].seq, None, now
@@ -124,7 +124,7 @@ def apply(
     return vm.acked_seq
 
 
-def _without_gaps(envelopes: Sequence[Envelope], acked_seq: int) -> list[Envelope]:
+def without_gaps(envelopes: Sequence[Envelope], acked_seq: int) -> list[Envelope]:
     """Those that are new, in order, up to the first that is missing."""
     found: list[Envelope] = []
     for envelope in sorted(envelopes, key=lambda envelope: envelope.seq):
@@ -133,13 +133,19 @@ def _without_gaps(envelopes: Sequence[Envelope], acked_seq: int) -> list[Envelop
     return found
 
 
+def made_at(envelope: Envelope, joined_at: datetime | None, now: datetime) -> datetime:
+    """By the master's clock: no VM says anything before it joined."""
+    at = now - timedelta(seconds=max(0.0, envelope.age_s))
+    return max(at, joined_at or at)
+
+
 def _apply_all(session: Session, vm: VmRow, envelopes: Sequence[Envelope], now: datetime) -> None:
     place: Place | None = None
     for envelope in envelopes:
         if place is None or place.attempt.number != envelope.attempt:
             place = attempts.place_of(session, vm.id, envelope.attempt)
-        at = now - timedelta(seconds=max(0.0, envelope.age_s))
-        reports.apply_report(session, vm, place, envelope, at=max(at, vm.joined_at or at))
+        at = made_at(envelope, vm.joined_at, now)
+        reports.apply_report(session, vm, place, envelope, at=at)
     session.flush()
 
 
@@ -149,7 +155,7 @@ def _apply_one(session: Session, vm: VmRow, envelope: Envelope, now: datetime) -
     try:
         with session.begin_nested():
             _apply_all(session, vm, [envelope], now)
-    except _NOT_HELD as error:
+    except NOT_HELD as error:
         why = error.orig if isinstance(error, DBAPIError) else error  # without the statement
         text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
         data = {"level": "warning"}
@@ -177,6 +183,8 @@ class Answer:
     """The VM is ready and idle until the master lets it fence or assigns an attempt."""
     draining: bool
     """Its attempt has a notice, and is told when its replacement is ready."""
+    step_s: float | None = None
+    """What a step of its attempt takes."""
 
 
 def answer(
@@ -200,6 +208,7 @@ def answer(
         directives=found,
         waiting=place.prepared_at is not None and attempt.fenced_at is None,
         draining=attempt.state == AttemptState.DRAINING.value,
+        step_s=attempt.step_s,
     )
 
 

@@ -32,6 +32,7 @@ from sqlalchemy.orm import Session
 from spothop.protection import ADD, MENDED
 from spothop.wire import (
     AcknowledgedReport,
+    AnyReport,
     AttemptState,
     CommittedReport,
     EndReason,
@@ -85,9 +86,8 @@ def apply_report(
     """One report, once: the caller checks its number. `place` is the VM's in its attempt. Raises
     NotFinite: each later decision would be made from it."""
     report = envelope.report
-    for name, value in report:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise NotFinite(f"{name} is {value}")
+    if bad := not_finite(report):
+        raise NotFinite(bad)
     if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
@@ -98,6 +98,14 @@ def apply_report(
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
         context.note("late", f"{report.kind} of attempt {envelope.attempt}, which is over: ignored")
+
+
+def not_finite(report: AnyReport) -> str:
+    """Which of its figures is infinite or no number; empty when none is."""
+    for name, value in report:
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{name} is {value}"
+    return ""
 
 
 def _counts(context: ReportContext) -> bool:
@@ -147,10 +155,7 @@ def _started(context: ReportContext, report: StartedReport) -> None:
 
 def _steps(context: ReportContext, report: StepsReport) -> None:
     attempt, place, took_s = context.attempt, context.place, report.step_s + report.load_s
-    done = max(report.count, report.step - (attempt.restored_step or 0), 1)
-    share = min(1.0, max(0, report.count) / done)
-    before = took_s if attempt.step_s is None else attempt.step_s
-    attempt.step_s = before + (took_s - before) * share
+    attempt.step_s = mean_step_s(attempt.step_s, attempt.restored_step, report)
     place.last_step = max(report.step, place.last_step or 0)
     place.last_step_at = context.at
     if place.first_step_at is None:
@@ -160,21 +165,31 @@ def _steps(context: ReportContext, report: StepsReport) -> None:
     attempts.first_steps(context.session, context.job, context.vm, attempt, now=context.at)
 
 
+def mean_step_s(before: float | None, restored_step: int | None, report: StepsReport) -> float:
+    """Seconds that a step of the attempt takes: the mean over all of its steps."""
+    took_s = report.step_s + report.load_s
+    done = max(report.count, report.step - (restored_step or 0), 1)
+    share = min(1.0, max(0, report.count) / done)
+    before = took_s if before is None else before
+    return before + (took_s - before) * share
+
+
 def _metrics(context: ReportContext, report: MetricsReport) -> None:
+    rows = metric_rows(context.job.id, context.attempt.number, report, at=context.at)
+    if rows:  # in bulk: there are more of these than of anything else
+        context.session.execute(insert(Metric), rows)
+
+
+def metric_rows(
+    job_id: str, attempt: int, report: MetricsReport, *, at: datetime
+) -> list[dict[str, Any]]:
     """Diverged values (NaN, infinite) are left out: no database keeps them alike."""
-    common = {
-        "job_id": context.job.id,
-        "attempt": context.attempt.number,
-        "step": report.step,
-        "at": context.at,
-    }
-    rows = [
+    common = {"job_id": job_id, "attempt": attempt, "step": report.step, "at": at}
+    return [
         {**common, "name": name[:64], "value": value}
         for name, value in report.values.items()
         if math.isfinite(value)
     ]
-    if rows:  # in bulk: there are more of these than of anything else
-        context.session.execute(insert(Metric), rows)
 
 
 def _save_requested(context: ReportContext, report: SaveRequestedReport) -> None:

@@ -4,11 +4,13 @@ Nearly all calls of a master are these, so each costs as little as it can:
 
 1. A heartbeat is answered in the event loop from memory: no thread, no database.
 2. What needs the database runs in threads that belong to the agents (`threads`).
-3. An answer from memory is put together from directives that were encoded once.
+3. Steps and metrics are written for many VMs at once (`progress`), all else by itself.
+4. An answer from memory is put together from directives that were encoded once.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -18,6 +20,7 @@ from spothop.wire import SyncReply, SyncRequest, VmState
 from spothop_master.agents import protocol
 from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.progress import ProgressWriter, is_progress
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.problems import ApiError
@@ -25,9 +28,6 @@ from spothop_master.settings import MasterSettings
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
 from spothop_master.store.statistics import KeptStatistics
-
-PROGRESS = frozenset({"steps", "metrics"})
-"""Reports that most syncs carry and that change no directive at once."""
 
 WAITING_SYNC_S = 0.2
 """Between syncs of a VM that is ready and waits until it may go on."""
@@ -48,6 +48,7 @@ class Syncs:
         directives: DirectiveCache,
         statistics: KeptStatistics,
         threads: AgentThreads,
+        progress: ProgressWriter,
         clock: Callable[[], datetime],
     ) -> None:
         self._db = db
@@ -57,6 +58,7 @@ class Syncs:
         self._directives = directives
         self._statistics = statistics
         self._threads = threads
+        self._progress = progress
         self._clock = clock
 
     async def session(self, token: str) -> VmSession:
@@ -77,9 +79,21 @@ class Syncs:
             max_age = None if self._db.single_master else MAX_AGE
             if (reply := self._from_memory(known, max_age)) is not None:
                 return reply
-        progress = {envelope.report.kind for envelope in message.reports} <= PROGRESS
-        lane = self._threads.plain if progress else self._threads.urgent
-        return await lane.run(self._sync, known, message, progress=progress)
+            return await self._threads.plain.run(self._by_rows, known, message)
+        if not is_progress(message.reports):
+            return await self._threads.urgent.run(self._by_rows, known, message)
+        written = await asyncio.wrap_future(self._progress.write(known.vm, message.reports))
+        if written is not None:  # committed: a change of states has made the answer void
+            self._sessions.acknowledge(known.vm, written.acked_seq)
+            if written.step_s is not None:
+                self._directives.steps_take(known.vm, written.step_s)
+            if (reply := self._from_memory(known)) is not None:
+                return reply
+        return await self._threads.plain.run(self._by_rows, known, message)
+
+    def close(self) -> None:
+        """What waits is written first."""
+        self._progress.close()
 
     def refuse_over(self, session: Session, vm_id: str) -> VmRow:
         """The VM's row. Raises `ApiError`: 410 once the cloud says that the VM is gone."""
@@ -98,22 +112,10 @@ class Syncs:
             return None
         return encoded(acked, directives, self._every_s)
 
-    def _sync(self, known: VmSession, message: SyncRequest, *, progress: bool) -> bytes:
+    def _by_rows(self, known: VmSession, message: SyncRequest) -> bytes:
+        """Reports that were applied already change nothing."""
         now = self._clock()
         self._statistics.warm(known.pool, now=now)
-        if message.reports and progress:
-            with self._db.begin() as session:
-                row = self.refuse_over(session, known.vm)
-                protocol.apply(session, known.vm, message.reports, now=now)
-                acked = row.acked_seq
-                trains_on = self._db.single_master or protocol.trains_on(session, row)
-            self._sessions.acknowledge(known.vm, acked)
-            if trains_on and (reply := self._from_memory(known)) is not None:
-                return reply  # after the commit: a change of states has made the answer void
-        return self._sync_by_rows(known, message, now)
-
-    def _sync_by_rows(self, known: VmSession, message: SyncRequest, now: datetime) -> bytes:
-        """Reports that were applied already change nothing."""
         version = self._directives.version(known.vm, known.job)
         with self._db.begin() if message.reports else self._db.read() as session:
             row = self.refuse_over(session, known.vm)
@@ -134,7 +136,7 @@ class Syncs:
         elif answer.draining:
             delay_s = min(delay_s, DRAINING_SYNC_S)
         else:
-            self._directives.keep(version, answer.directives, now=now)
+            self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
         reply = SyncReply(ack_seq=acked, directives=answer.directives, next_delay_s=delay_s)
         return reply.model_dump_json().encode()
 

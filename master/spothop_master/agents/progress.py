@@ -1,0 +1,257 @@
+"""Progress of many VMs, written in one transaction.
+
+Most syncs carry nothing but steps and metrics. One transaction each would cost a commit with its
+wait for the disk, a dozen statements, and a place in the queue of writers, of whom SQLite lets in
+one. So those that wait at the same time are written together: one statement reads what all of them
+need, one a table writes it. What it guarantees:
+
+1. A sync is answered after the commit that holds its reports, never before.
+2. Only the plain case is taken: a VM that runs, its attempt trains and is fenced in, nobody wants
+   it stopped, every report follows the last one without a gap. All else is told to the caller
+   (None), who applies it by the rules of `protocol` and `reports`. Nothing is decided here.
+3. What the database refuses hurts nobody else: the batch is halved until the one is found, and that
+   one is left to the caller.
+4. A lone sync waits for nobody. After a batch of several the writer rests for `rest_s`: where so
+   many come, the next batch is worth a moment's wait.
+
+Urgent reports never come here, so they wait for one batch at most: the one under way. On PostgreSQL
+the rows of the jobs are locked first, as everywhere (`leases.lock`), in the order of their ids, and
+VMs are written in the order of theirs, so that no two masters wait for each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.orm import Session
+
+from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmState
+from spothop_master.agents import protocol, reports
+from spothop_master.store.db import Database
+from spothop_master.store.schema import Attempt, Job, Metric, Place, VmRow
+
+KINDS = frozenset({"steps", "metrics"})
+"""Reports that most syncs carry and that change no directive at once."""
+
+MOST = 200
+"""VMs in one transaction: a notice waits for it."""
+REST_S = 0.05
+
+_FACTS = (
+    select(
+        VmRow.id.label("vm"),
+        VmRow.state,
+        VmRow.acked_seq,
+        VmRow.joined_at,
+        VmRow.job_id,
+        Place.id.label("place"),
+        Place.last_step,
+        Place.first_step_at,
+        Attempt.id.label("attempt"),
+        Attempt.number,
+        Attempt.state.label("attempt_state"),
+        Attempt.fenced_in,
+        Attempt.stop_wanted,
+        Attempt.restored_step,
+        Attempt.step_s,
+    )
+    .join(Place, Place.vm_id == VmRow.id)
+    .join(Attempt, Attempt.id == Place.attempt_id)
+    .join(Job, Job.id == VmRow.job_id)
+    .where(Place.living, VmRow.id.in_(bindparam("vms", expanding=True)))
+    .order_by(Job.id, VmRow.id)
+    .with_for_update(of=Job)
+)
+_VMS = (
+    update(VmRow)
+    .where(VmRow.id == bindparam("vm"))
+    .values(acked_seq=bindparam("acked"), join_hash=None, last_contact_at=bindparam("now"))
+)
+_PLACES = (
+    update(Place)
+    .where(Place.id == bindparam("place"))
+    .values(last_step=bindparam("step"), last_step_at=bindparam("at"))
+)
+_ATTEMPTS = (
+    update(Attempt).where(Attempt.id == bindparam("attempt")).values(step_s=bindparam("mean_s"))
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Of one sync, in the database."""
+
+    acked_seq: int
+    step_s: float | None
+    """What a step of its attempt takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    vm: str
+    envelopes: Sequence[Envelope]
+    written: Future[Written | None] = field(default_factory=Future)
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    """What one transaction writes."""
+
+    vms: list[dict[str, Any]] = field(default_factory=list)
+    places: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ProgressWriter:
+    """One per master; a thread of its own while there is something to write."""
+
+    def __init__(
+        self,
+        db: Database,
+        clock: Callable[[], datetime],
+        *,
+        rest_s: float = REST_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._db = db
+        self._clock = clock
+        self._rest_s = rest_s
+        self._sleep = sleep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agents-progress")
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._busy = False
+
+    def write(self, vm_id: str, envelopes: Sequence[Envelope]) -> Future[Written | None]:
+        """Steps and metrics alone. None: not the plain case, nothing of it is written."""
+        waiting = _Waiting(vm=vm_id, envelopes=envelopes)
+        with self._lock:
+            self._waiting.append(waiting)
+            begin, self._busy = not self._busy, True
+        if begin:
+            self._thread.submit(self._work)
+        return waiting.written
+
+    def close(self) -> None:
+        """What waits is written first."""
+        self._thread.shutdown(wait=True)
+
+    def _work(self) -> None:
+        while self._goes_on():
+            if self._write(None) > 1:
+                self._sleep(self._rest_s)
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._busy = bool(self._waiting)
+            return self._busy
+
+    def _next(self) -> list[_Waiting]:
+        """Each VM once: a call that is repeated while the first one waits comes after it."""
+        with self._lock:
+            found: dict[str, _Waiting] = {}
+            for each in self._waiting[:MOST]:
+                found.setdefault(each.vm, each)
+            self._waiting = [each for each in self._waiting if found.get(each.vm) is not each]
+            return list(found.values())
+
+    def _write(self, batch: Sequence[_Waiting] | None) -> int:
+        """How many were written or told why not; all that wait when it is this thread's turn to
+        write, if no `batch` is named."""
+        try:
+            with self._db.begin() as session:
+                batch = self._next() if batch is None else batch
+                written = write(session, {w.vm: w.envelopes for w in batch}, now=self._clock())
+        except protocol.NOT_HELD:
+            batch = batch or []
+            if len(batch) == 1:
+                batch[0].written.set_result(None)
+            else:
+                middle = len(batch) // 2
+                self._write(batch[:middle])
+                self._write(batch[middle:])
+        except Exception as error:  # whatever it is, those who wait must not wait for ever
+            batch = batch or self._next()
+            for waiting in batch:
+                waiting.written.set_exception(error)
+        else:
+            for waiting in batch:
+                waiting.written.set_result(written.get(waiting.vm))
+        return len(batch)
+
+
+def write(
+    session: Session, progress: Mapping[str, Sequence[Envelope]], *, now: datetime
+) -> dict[str, Written]:
+    """The progress of these VMs, of those in the plain case. What they were told already is told
+    again and written once."""
+    rows, written = _Rows(), {}
+    for facts in session.execute(_FACTS, {"vms": sorted(progress)}).all():
+        if facts.vm not in written and _is_plain(facts):
+            found = _take(rows, facts, progress[facts.vm], now)
+            if found is not None:
+                written[facts.vm] = found
+    connection = session.connection()
+    for statement, values in (
+        (_VMS, sorted(rows.vms, key=lambda row: str(row["vm"]))),
+        (_PLACES, rows.places),
+        (_ATTEMPTS, rows.attempts),
+        (insert(Metric), rows.metrics),
+    ):
+        if values:
+            connection.execute(statement, values)
+    return written
+
+
+def _is_plain(facts: Any) -> bool:
+    """Of a row of `_FACTS`. Nobody shuts out what is fenced in: a newer fence ends that."""
+    return (
+        facts.state == VmState.RUNNING.value
+        and facts.attempt_state == AttemptState.RUNNING.value
+        and facts.fenced_in
+        and facts.stop_wanted is None
+        and facts.first_step_at is not None
+    )
+
+
+def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime) -> Written | None:
+    """Add what these reports change. None: one of them is not plain, and nothing is added."""
+    new = protocol.without_gaps(envelopes, facts.acked_seq)
+    if not all(_fits(envelope, facts.number) for envelope in new):
+        return None
+    if not new:
+        return Written(acked_seq=facts.acked_seq, step_s=facts.step_s)
+    step, mean_s, at = facts.last_step or 0, facts.step_s, None
+    for envelope in new:
+        report, made = envelope.report, protocol.made_at(envelope, facts.joined_at, now)
+        if isinstance(report, StepsReport):
+            mean_s = reports.mean_step_s(mean_s, facts.restored_step, report)
+            step, at = max(step, report.step), made
+        elif isinstance(report, MetricsReport):
+            rows.metrics += reports.metric_rows(facts.job_id, facts.number, report, at=made)
+    rows.vms.append({"vm": facts.vm, "acked": new[-1].seq, "now": now})
+    if at is not None:
+        rows.places.append({"place": facts.place, "step": step, "at": at})
+        rows.attempts.append({"attempt": facts.attempt, "mean_s": mean_s})
+    return Written(acked_seq=new[-1].seq, step_s=mean_s)
+
+
+def _fits(envelope: Envelope, number: int) -> bool:
+    return (
+        envelope.attempt == number
+        and envelope.report.kind in KINDS
+        and not reports.not_finite(envelope.report)
+    )
+
+
+def is_progress(envelopes: Iterable[Envelope]) -> bool:
+    """Nothing but steps and metrics."""
+    return all(envelope.report.kind in KINDS for envelope in envelopes)
