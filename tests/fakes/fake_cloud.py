@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
@@ -86,6 +86,7 @@ class FakeCloud:
     script: deque[Exception | None] = field(default_factory=deque)
     refusing: dict[str, CloudError] = field(default_factory=dict)
     """Zone -> what every launch there answers."""
+    region_of: Callable[[str], str] = lambda zone: "r"
     away: CloudError | None = None
     """What listings, offers and terminations answer while the cloud is away."""
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class FakeCloud:
         ]
 
     def pool(self, zone: str) -> Pool:
-        return Pool(cloud=self.name, region="r", zone=zone, vm="gpu")
+        return Pool(cloud=self.name, region=self.region_of(zone), zone=zone, vm="gpu")
 
     def launch(self, spec: LaunchSpec, token: str) -> Vm:
         known = next((m for m in self.machines.values() if m.token == token), None)

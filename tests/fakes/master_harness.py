@@ -28,7 +28,17 @@ from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
 from spothop_master.store import jobs, leases
-from spothop_master.store.schema import Attempt, Base, Event, Job, Observation, User, VmRow
+from spothop_master.store.schema import (
+    Attempt,
+    BackOffRow,
+    Base,
+    Event,
+    Job,
+    Observation,
+    Refusal,
+    User,
+    VmRow,
+)
 from support.database import new_database
 
 PASSES = 20
@@ -234,6 +244,12 @@ class MasterHarness:
 
     def vms(self) -> list[VmRow]:
         return sorted(self.rows(VmRow), key=lambda vm: (vm.requested_at, vm.id))
+
+    def refusals(self) -> list[Refusal]:
+        return self.rows(Refusal)
+
+    def back_offs(self) -> list[BackOffRow]:
+        return self.rows(BackOffRow)
 
     def events(self, kind: str) -> list[Event]:
         return self.rows(Event, Event.kind == kind)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from spothop.wire import Pool, VmReason, VmState
 from spothop_master.clouds import base
 from spothop_master.core.facts import Match, Requirements, VmFacts
-from spothop_master.core.placement import REFUSALS, order
+from spothop_master.core.placement import Choice, order
+from spothop_master.core.refusals import REFUSALS, PoolRefusal
 from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -36,13 +37,22 @@ def ended(where: Pool, ago_s: float, **fields: object) -> VmFacts:
     return VmFacts(**known)  # type: ignore[arg-type]
 
 
+def refused(where: Pool, ago_s: float, error: str) -> PoolRefusal:
+    return PoolRefusal(pool=where, error=error, last_at=NOW - timedelta(seconds=ago_s))
+
+
 ANY = Requirements()
+Past = VmFacts | PoolRefusal
 
 
-def zones(requirements: Requirements = ANY, *history: VmFacts) -> list[str]:
-    return [
-        choice.pool.zone for choice in order(OFFERS, requirements, history, avoid_s=120, now=NOW)
-    ]
+def tried(requirements: Requirements, *past: Past) -> list[Choice]:
+    history = [each for each in past if isinstance(each, VmFacts)]
+    refusals = [each for each in past if isinstance(each, PoolRefusal)]
+    return order(OFFERS, requirements, history, refusals, avoid_s=120, now=NOW)
+
+
+def zones(requirements: Requirements = ANY, *past: Past) -> list[str]:
+    return [choice.pool.zone for choice in tried(requirements, *past)]
 
 
 def test_every_error_of_a_cloud_can_be_written_down() -> None:
@@ -68,15 +78,15 @@ def test_max_price_is_a_limit() -> None:
 
 
 def test_a_refusing_pool_goes_last_for_a_while() -> None:
-    assert zones(ANY, ended(pool("a1"), 10, refusal="NoCapacity")) == ["b1", "a2", "a1"]
-    assert zones(ANY, ended(pool("a1"), 121, refusal="NoCapacity")) == ["a1", "b1", "a2"]
+    assert zones(ANY, refused(pool("a1"), 10, "NoCapacity")) == ["b1", "a2", "a1"]
+    assert zones(ANY, refused(pool("a1"), 121, "NoCapacity")) == ["a1", "b1", "a2"]
 
 
 def test_among_bad_ones_the_longest_unharmed_is_first() -> None:
     harm = [
-        ended(pool("a1"), 1, refusal="NoCapacity"),
+        refused(pool("a1"), 1, "NoCapacity"),
         ended(pool("b1"), 30, reason=VmReason.PREEMPTED),
-        ended(pool("a2"), 20, refusal="NoCapacity"),
+        refused(pool("a2"), 20, "NoCapacity"),
     ]
     assert zones(ANY, *harm) == ["b1", "a2", "a1"]
 
@@ -95,7 +105,7 @@ def test_a_notice_counts_before_the_kill() -> None:
 
 
 def test_a_final_refusal_takes_the_pool_out() -> None:
-    assert zones(ANY, ended(pool("a1"), 9999, refusal="BadRequest")) == ["b1", "a2"]
+    assert zones(ANY, refused(pool("a1"), 9999, "BadRequest")) == ["b1", "a2"]
 
 
 @given(
@@ -112,18 +122,18 @@ def test_each_matching_pool_is_tried_once_and_harm_only_delays(
 ) -> None:
     pools = sorted(prices, key=str)
     bad = {pools[i] for i in harmed if i < len(pools)}
-    history = [ended(p, 3, refusal="NoCapacity") for p in bad]
-    chosen = [c.pool for c in order(prices, Requirements(), history, avoid_s=60, now=NOW)]
+    refusals = [refused(p, 3, "NoCapacity") for p in bad]
+    chosen = [c.pool for c in order(prices, Requirements(), (), refusals, avoid_s=60, now=NOW)]
     assert sorted(map(str, chosen)) == sorted(map(str, prices))
     assert all(p not in bad for p in chosen[: len(prices) - len(bad)])
 
 
-def reasons(*history: VmFacts) -> list[str]:
-    return [c.reason for c in order(OFFERS, ANY, history, avoid_s=120, now=NOW)]
+def reasons(*past: Past) -> list[str]:
+    return [choice.reason for choice in tried(ANY, *past)]
 
 
 def test_each_pool_says_its_price_and_why_it_comes_last() -> None:
-    first, _, last = reasons(ended(pool("a1"), 10, refusal="NoCapacity"))
+    first, _, last = reasons(refused(pool("a1"), 10, "NoCapacity"))
     assert first == f"{pool('b1')} at 2 USD/h"
     assert last == f"{pool('a1')} at 1 USD/h, tried last (NoCapacity 10 s ago)"
 
@@ -133,28 +143,23 @@ def test_a_choice_has_its_price() -> None:
 
 
 def test_trouble_is_forgotten_at_the_end_of_its_time() -> None:
-    assert zones(ANY, ended(pool("a1"), 119.9, refusal="NoCapacity"))[-1] == "a1"
-    assert zones(ANY, ended(pool("a1"), 120, refusal="NoCapacity"))[0] == "a1"
+    assert zones(ANY, refused(pool("a1"), 119.9, "NoCapacity"))[-1] == "a1"
+    assert zones(ANY, refused(pool("a1"), 120, "NoCapacity"))[0] == "a1"
 
 
 def test_the_newest_trouble_of_a_pool_counts() -> None:
     harm = [
-        ended(pool("a1"), 50, refusal="NoCapacity"),
-        ended(pool("a1"), 5, refusal="Throttled"),
-        ended(pool("b1"), 20, refusal="NoCapacity"),
+        ended(pool("a1"), 50, reason=VmReason.PREEMPTED),
+        refused(pool("a1"), 5, "Throttled"),
+        refused(pool("b1"), 20, "NoCapacity"),
     ]
     assert zones(ANY, *harm) == ["a2", "b1", "a1"]
     assert reasons(*harm)[-1].endswith("tried last (Throttled 5 s ago)")
 
 
-def test_a_refusal_without_an_end_counts_from_its_request() -> None:
-    asked = ended(pool("a1"), 7, refusal="NoCapacity", ended_at=None)
-    assert reasons(asked)[-1].endswith("tried last (NoCapacity 7 s ago)")
-
-
 def test_what_is_no_trouble_of_a_pool() -> None:
     best = ["a1", "b1", "a2"]
-    assert zones(ANY, ended(pool("a1", vm="big"), 5, refusal="NoCapacity")) == best
+    assert zones(ANY, refused(pool("a1", vm="big"), 5, "NoCapacity")) == best
     assert zones(ANY, ended(pool("a1", cloud="y"), 5, reason=VmReason.PREEMPTED)) == best
     assert zones(ANY, ended(pool("a1"), 5, reason=VmReason.RELEASED)) == best
     assert zones(ANY, ended(pool("a1"), 5, reason=VmReason.PREEMPTED, ended_at=None)) == best
@@ -168,8 +173,12 @@ def test_a_notice_counts_from_its_own_time() -> None:
 
 
 def test_a_final_refusal_of_another_pool_takes_nothing_out() -> None:
-    assert zones(ANY, ended(pool("c1"), 5, refusal="AuthFailed")) == ["a1", "b1", "a2"]
-    assert zones(ANY, ended(pool("a1"), 5, refusal="AuthFailed")) == ["b1", "a2"]
+    assert zones(ANY, refused(pool("c1"), 5, "BadRequest")) == ["a1", "b1", "a2"]
+    assert zones(ANY, refused(pool("a1"), 5, "BadRequest")) == ["b1", "a2"]
+
+
+def test_credentials_can_be_mended() -> None:
+    assert zones(ANY, refused(pool("a1"), 5, "AuthFailed")) == ["b1", "a2", "a1"]
 
 
 def test_every_field_of_an_entry_of_any_of_must_match() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 
 import pytest
 
@@ -18,10 +17,10 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.decide import decide
-from spothop_master.core.facts import (
-    VmFacts,
-)
+from spothop_master.core.refusals import BackOff, PoolRefusal, Scope
 from support.core_facts import LIMITS, NOW, OTHER, POOL, ago, attempt, ended, seen, vm
+
+GONE = vm(state=VmState.TERMINATED)
 
 
 def launch(number: int, why: str) -> list[Action]:
@@ -43,10 +42,10 @@ def test_a_refused_launch_is_made_elsewhere_for_the_same_attempt() -> None:
     refused = vm(
         state=VmState.TERMINATED,
         reason=VmReason.LAUNCH_FAILED,
-        refusal="NoCapacity",
         ended_at=ago(1),
     )
-    (action,) = replacing.replacement(seen(attempt(2), vms=(refused,), refusals=1))
+    snapshot = replace(seen(attempt(2), vms=(refused,)), refusals=(refusal(POOL, 1, until_s=1),))
+    (action,) = replacing.replacement(snapshot)
     assert isinstance(action, LaunchVm)
     assert (action.attempt, action.node, action.pool) == (2, 0, OTHER)
     assert action.reason.startswith("the launch before it was refused; ")
@@ -118,40 +117,60 @@ def test_nothing_is_launched_while_waiting_or_before_the_clouds_answered() -> No
     assert replacing.replacement(replace(seen(), offers=None)) == []
 
 
-def refused_vm(name: str, pool: Pool, ago_s: float, refusal: str = "NoCapacity") -> VmFacts:
-    return vm(
-        name,
-        VmState.TERMINATED,
-        pool=pool,
-        reason=VmReason.LAUNCH_FAILED,
-        refusal=refusal,
-        ended_at=ago(ago_s),
-    )
+def refusal(
+    pool: Pool, ago_s: float, error: str = "NoCapacity", *, until_s: float | None = None
+) -> PoolRefusal:
+    until = None if until_s is None else ago(-until_s)
+    return PoolRefusal(pool=pool, error=error, last_at=ago(ago_s), until=until)
+
+
+def back_off(scope: Scope, name: str, error: str, *, until_s: float) -> BackOff:
+    return BackOff(cloud="x", scope=scope, name=name, error=error, until=ago(-until_s))
 
 
 @pytest.mark.parametrize(
-    ("refusals", "not_before", "wait_s"),
+    ("closed", "expected"),
     [
-        (1, None, None),  # the other pool is left
-        (2, None, 1.0),
-        (4, None, 2.0),
-        (3, None, None),
-        (2, ago(4), 1.0),
-        (2, ago(3), 1.0),  # the refusal came with the end of the wait
-        (2, ago(2), None),  # the round after that wait has just begun
+        ({POOL: 5.0}, OTHER),
+        ({POOL: 5.0, OTHER: -1.0}, OTHER),
+        ({POOL: 0.0, OTHER: 3.0}, POOL),
+        ({POOL: 5.0, OTHER: 3.0}, 3.0),
+        ({POOL: 2.0, OTHER: 3.0}, 2.0),
     ],
 )
-def test_a_wait_comes_after_every_pool_has_refused(
-    refusals: int, not_before: datetime | None, wait_s: float | None
+def test_a_wait_is_for_the_first_pool_that_opens(
+    closed: dict[Pool, float], expected: Pool | float
 ) -> None:
-    vms = (refused_vm("a", POOL, 3), refused_vm("b", OTHER, 4))
-    (action,) = replacing.replacement(seen(vms=vms, refusals=refusals, not_before=not_before))
-    if wait_s is None:
+    refusals = tuple(refusal(pool, 3, until_s=s) for pool, s in closed.items())
+    (action,) = replacing.replacement(replace(seen(vms=(GONE,)), refusals=refusals))
+    if isinstance(expected, Pool):
         assert isinstance(action, LaunchVm)
+        assert action.pool == expected
     else:
         assert isinstance(action, Wait)
-        assert wait_s / 2 <= (action.until - NOW).total_seconds() <= wait_s
-        assert action.reason.startswith("2 pools refused; next try in ")
+        assert (action.until - NOW).total_seconds() == expected
+        assert action.reason == f"2 pools refused; next try in {expected:.1f} s"
+
+
+def test_an_account_that_is_closed_closes_its_pools_and_no_others() -> None:
+    shut = back_off(Scope.ACCOUNT, "", "Throttled", until_s=60)
+    facts = replace(seen(vms=(GONE,)), back_offs=(shut,))
+    (wait,) = replacing.replacement(facts)
+    assert isinstance(wait, Wait)
+    assert (wait.why, wait.reason) == ("x: throttled", "x: throttled; next try in 60.0 s")
+    elsewhere = POOL.model_copy(update={"cloud": "y"})
+    (launched,) = replacing.replacement(replace(facts, offers={POOL: 1.0, elsewhere: 9.0}))
+    assert isinstance(launched, LaunchVm)
+    assert launched.pool == elsewhere
+    assert launched.reason.endswith("; left out: x: throttled, until 00:01:00 UTC")
+
+
+def test_jobs_that_wait_for_one_account_do_not_come_back_at_once() -> None:
+    shut = back_off(Scope.ACCOUNT, "", "Throttled", until_s=60)
+    facts = replace(seen(vms=(GONE,)), back_offs=(shut,), jitter=0.5)
+    (wait,) = replacing.replacement(facts)
+    assert isinstance(wait, Wait)
+    assert (wait.until - NOW).total_seconds() == 65
 
 
 def test_no_pool_that_fits_is_waited_for() -> None:
@@ -162,11 +181,13 @@ def test_no_pool_that_fits_is_waited_for() -> None:
 
 
 def test_the_job_fails_where_every_pool_refused_for_good() -> None:
-    vms = (refused_vm("a", POOL, 3, "BadRequest"), refused_vm("b", OTHER, 4, "AuthFailed"))
-    text = f"no pool is left: {OTHER} answered AuthFailed"
-    assert replacing.replacement(seen(vms=vms)) == [FinishJob(state=JobState.FAILED, reason=text)]
+    refusals = (refusal(POOL, 3, "BadRequest"), refusal(OTHER, 4, "BadRequest"))
+    text = f"no pool is left: {POOL} answered BadRequest"
+    facts = replace(seen(vms=(GONE,)), refusals=refusals)
+    assert replacing.replacement(facts) == [FinishJob(state=JobState.FAILED, reason=text)]
     whole = attempt(on="c", state=AttemptState.DRAINING)
-    (action,) = replacing.replacement(seen(whole, vms=(*vms, vm("c"))))
+    facts = replace(seen(whole, vms=(vm("c"),)), refusals=refusals)
+    (action,) = replacing.replacement(facts)
     assert isinstance(action, Wait)
     assert action.reason.startswith(f"{text}; the attempt with the notice goes on")
     assert (action.until - NOW).total_seconds() >= LIMITS.backoff_max_s / 2

@@ -207,3 +207,35 @@ def test_the_models_read_what_the_migration_made(old: Database) -> None:
         assert (first.leader.vm_id, first.last_step, first.step_at_notice) == ("vm-1", 700, 690)
         assert (first.notice_at, first.leader.deadline_at) == (at(50), at(80))
         assert session.get_one(Attempt, 3).leader.exit_signal == 9
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+def test_rows_of_refused_launches_become_counts(old: Database) -> None:
+    old.migrate("0006")
+    refused = {"state": "terminated", "reason": "launch_failed", "job_id": "hops", "dialect": "aws"}
+    where = {"cloud": "x", "region": "r", "zone": "b", "vm_type": "v", "spot": True}
+    more = [
+        {"id": f"vm-{n}", "token": f"t-{n}", "requested_at": at(n), "ended_at": at(n + 1)}
+        | refused | where | {"refusal": error, "detail": f"answer {n}"}
+        for n, error in ((10, "NoCapacity"), (20, "Throttled"), (30, "Ambiguous"))
+    ]  # fmt: skip
+    told = {"id": 9, "job_id": "hops", "vm_id": "vm-10", "kind": "vm"}
+    fill(old, {"vms": more, "places": [{"id": 9, "attempt_id": 4, "node": 1, "vm_id": "vm-20"}]})
+    fill(old, {"events": [told]})
+    before = contents(old)
+    old.migrate("0007")
+    after = contents(old)
+    counted = {row["zone"]: row for row in after["refusals"]}
+    row = counted["b"]
+    assert (row["job_id"], row["count"], row["in_row"]) == ("hops", 3, 0)
+    naive = [at(s).replace(tzinfo=None) for s in (11, 31)]  # as SQLite keeps them
+    assert [row["first_at"], row["last_at"]] == naive
+    assert (row["error"], row["detail"]) == ("Ambiguous", "answer 30")
+    assert counted[""]["count"] == 1, "that of the first release"
+    gone = {row["id"] for row in before["vms"]} - {row["id"] for row in after["vms"]}
+    assert gone == {"vm-4", "vm-10"}, "one fills a place, of one a VM may come yet"
+    assert [event["vm_id"] for event in after["events"]] == ["vm-1", None]
+    for name in set(before) - {"vms", "events"}:
+        assert after[name] == before[name]

@@ -15,35 +15,71 @@ from typing import Protocol
 
 from spothop.wire import AgentConfig, Dialect, Pool
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.refusals import Refused, Scope
 
 #   CloudError
-#   |-- NoCapacity          try another pool at once
-#   |-- QuotaExceeded       frees minutes after a termination: wait, or another region
-#   |-- PriceTooHigh        above the job's cap
-#   |-- Throttled           back off
-#   |-- Unavailable         the cloud's fault: back off
-#   |-- Ambiguous           it may or may not have happened: resolve by token through list()
-#   |-- BadRequest          ours or the user's fault: never retried
-#   `-- AuthFailed          credentials: never retried
+#                           scope, unless the driver names another one
+#   |-- NoCapacity          pool      try another pool at once
+#   |-- QuotaExceeded       region    frees minutes after a termination; another region may do
+#   |-- PriceTooHigh        pool      above the job's cap
+#   |-- Throttled           account   back off
+#   |-- Unavailable         region    the cloud's fault: back off
+#   |-- Ambiguous           pool      it may or may not have happened: resolve by token in list()
+#   |-- BadRequest          pool      ours or the user's fault: never retried
+#   `-- AuthFailed          account   credentials: nothing is launched until they are mended
 
 
 class CloudError(Exception):
-    """A refusal or failure of a cloud; the message is for people and names the pool or VM."""
+    """A refusal or failure of a cloud; the message is for people and names the pool or VM.
+
+    `scope` is what it is about, and so what is left alone for a while. `retry_after_s`: the
+    provider wants to be asked no earlier (seconds). `code` is the provider's own name for it, such
+    as InsufficientInstanceCapacity. Two of the same kind and content are equal: a listing that
+    holds one has not changed.
+    """
+
+    scope: Scope = Scope.POOL
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        scope: Scope | None = None,
+        retry_after_s: float | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        if scope is not None:
+            self.scope = scope
+        self.retry_after_s = retry_after_s
+        self.code = code
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CloudError) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> tuple[object, ...]:
+        return type(self), self.args, self.scope, self.retry_after_s, self.code
 
 
 class NoCapacity(CloudError): ...
 
 
-class QuotaExceeded(CloudError): ...
+class QuotaExceeded(CloudError):
+    scope = Scope.REGION
 
 
 class PriceTooHigh(CloudError): ...
 
 
-class Throttled(CloudError): ...
+class Throttled(CloudError):
+    scope = Scope.ACCOUNT
 
 
-class Unavailable(CloudError): ...
+class Unavailable(CloudError):
+    scope = Scope.REGION
 
 
 class Ambiguous(CloudError): ...
@@ -52,7 +88,19 @@ class Ambiguous(CloudError): ...
 class BadRequest(CloudError): ...
 
 
-class AuthFailed(CloudError): ...
+class AuthFailed(CloudError):
+    scope = Scope.ACCOUNT
+
+
+def refused_by(error: CloudError) -> Refused:
+    """The same answer as a fact for decisions and rows."""
+    return Refused(
+        error=type(error).__name__,
+        scope=error.scope,
+        detail=str(error),
+        code=error.code,
+        retry_after_s=error.retry_after_s,
+    )
 
 
 class CloudVmState(str, Enum):

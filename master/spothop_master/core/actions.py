@@ -34,6 +34,8 @@ class Wait:
 
     until: datetime
     reason: str
+    why: str = ""
+    """The reason without its times: a wait that goes on for the same one is told once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from spothop.wire import (
 )
 from spothop_master.core import gang
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.refusals import BackOff, Growth, PoolRefusal
 
 SAVED_FIRST = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
 """What an attempt is stopped for, and then goes on elsewhere: it saves first."""
@@ -45,6 +46,10 @@ class Limits:
     """Between two requests to terminate the same VM."""
     avoid_s: float = 120
     """A zone that preempted, or a pool that refused, is tried last for this long."""
+
+    def growth(self, jitter: float) -> Growth:
+        """Of the back-offs after refusals; `jitter` is uniform in [0, 1)."""
+        return Growth(base_s=self.backoff_base_s, max_s=self.backoff_max_s, jitter=jitter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +91,6 @@ class JobFacts:
     """Code, `setup:` and `data:` of some attempt were put in place."""
     was_trained: bool = False
     """Some attempt made a step."""
-    refusals: int = 0
     not_before: datetime | None = None
     requirements: Requirements = Requirements()
 
@@ -166,8 +170,6 @@ class VmFacts:
     pool: Pool
     state: VmState
     reason: VmReason | None = None
-    refusal: str | None = None
-    """Name of the cloud's error that refused its launch."""
     cloud_id: str | None = None
     requested_at: datetime
     launched_at: datetime | None = None
@@ -201,7 +203,11 @@ class Snapshot:
     before: AttemptFacts | None = None
     """The one before the newest, whatever became of it; to compare their ends."""
     vms: tuple[VmFacts, ...] = ()
-    """Those not terminated, those of the attempts, and lately or finally refused ones."""
+    """Those not terminated, those of the attempts, and those that ended lately."""
+    refusals: tuple[PoolRefusal, ...] = ()
+    """What pools answered to this job."""
+    back_offs: tuple[BackOff, ...] = ()
+    """Of zones, regions and accounts, for all jobs."""
     offers: Mapping[Pool, float] | None = field(default=None)
     """USD an hour; None while no cloud has answered."""
     limits: Limits = Limits()

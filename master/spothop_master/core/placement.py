@@ -3,16 +3,17 @@
 What it must guarantee: the user's order comes first; every pool that may work is in the answer; a
 job never asks the same failing pool again and again while others are left.
 
-1. Only `any_of`, `spot`, `max_price` and a refusal that no repetition changes (`FINAL`) take a pool
-   out. Trouble moves it to the end. A job whose pools all had trouble still has one to try.
+1. Only `any_of`, `spot`, `max_price` and a refusal that no repetition changes (`refusals.FINAL`)
+   take a pool out. Trouble moves it to the end. A job whose pools all had trouble still has one to
+   try. (A pool that is closed for a while is in the answer, too: `refusals.closed` names those.)
 2. Trouble is forgotten after `avoid_s`, and among the pools with trouble the one whose trouble is
    longest ago comes first. So tries go round, and a pool that is well again is found.
-3. It is judged from this job's own VMs, and it is the same for the same facts: a master that was
-   restarted between two tries goes on where the other one stopped.
+3. It is judged from this job's own VMs and refusals, and it is the same for the same facts: a
+   master that was restarted between two tries goes on where the other one stopped.
 
-What does not work: leaving out pools with trouble (with one zone the job would stand still),
-counting refusals (a pool that was full all day would be the last one for another day), and the
-price alone (the cheapest pool is often the one that is being emptied).
+What does not work: leaving out pools with trouble for good (with one zone the job would stand
+still), counting refusals (a pool that was full all day would be the last one for another day), and
+the price alone (the cheapest pool is often the one that is being emptied).
 """
 
 from __future__ import annotations
@@ -23,22 +24,7 @@ from datetime import datetime, timedelta
 
 from spothop.wire import Pool, VmReason
 from spothop_master.core.facts import Match, Requirements, VmFacts
-
-REFUSALS = (
-    "CloudError",  # any other
-    "NoCapacity",
-    "QuotaExceeded",
-    "PriceTooHigh",
-    "Throttled",
-    "Unavailable",
-    "Ambiguous",
-    "BadRequest",
-    "AuthFailed",
-)
-"""Names of the errors with which clouds refuse launches (`clouds.base`)."""
-
-FINAL = frozenset({"BadRequest", "AuthFailed"})
-"""Refusals that no repetition changes."""
+from spothop_master.core.refusals import FINAL, PoolRefusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +40,7 @@ def order(
     offers: Mapping[Pool, float],
     requirements: Requirements,
     history: Sequence[VmFacts] = (),
+    refusals: Sequence[PoolRefusal] = (),
     *,
     avoid_s: float,
     now: datetime,
@@ -61,18 +48,20 @@ def order(
     """In the order of `any_of`, then by price. Pools with trouble lately come last; the one
     whose trouble is longest ago is the first of these.
 
-    `history` is this job's VMs. A preemption counts against the whole zone: in a public
-    record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals were followed by another
-    one within 3 minutes. A refusal counts against the pool alone.
+    `history` is this job's VMs, `refusals` what pools answered to it. A preemption counts against
+    the whole zone: in a public record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals
+    were followed by another one within 3 minutes. A refusal counts against the pool alone.
     """
+    known = {refusal.pool: refusal for refusal in refusals}
     ranked = []
     for pool, price in offers.items():
         rank = _preference(pool, requirements)
         if rank is None or (requirements.max_price is not None and price > requirements.max_price):
             continue
-        if any(vm.pool == pool and vm.refusal in FINAL for vm in history):
+        refusal = known.get(pool)
+        if refusal is not None and refusal.error in FINAL:
             continue
-        bad = _last_harm(pool, history, since=now - timedelta(seconds=avoid_s))
+        bad = _last_harm(pool, history, refusal, since=now - timedelta(seconds=avoid_s))
         when = bad[0].timestamp() if bad else 0.0
         # ties by name: the same facts always give the same order
         ranked.append(((when, rank, price, str(pool)), pool, price, bad))
@@ -103,13 +92,13 @@ def _matches(pool: Pool, match: Match) -> bool:
 
 
 def _last_harm(
-    pool: Pool, history: Sequence[VmFacts], *, since: datetime
+    pool: Pool, history: Sequence[VmFacts], refusal: PoolRefusal | None, *, since: datetime
 ) -> tuple[datetime, str] | None:
     harms = []
+    if refusal is not None:
+        harms.append((refusal.last_at, refusal.error))
     for vm in history:
-        if vm.pool == pool and vm.refusal is not None:
-            harms.append((vm.ended_at or vm.requested_at, vm.refusal))
-        elif (vm.pool.cloud, vm.pool.zone) == (pool.cloud, pool.zone) and vm.pool.spot:
+        if (vm.pool.cloud, vm.pool.zone) == (pool.cloud, pool.zone) and vm.pool.spot:
             if vm.notice_at is not None:
                 harms.append((vm.notice_at, "preempted"))
             elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:

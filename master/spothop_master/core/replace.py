@@ -7,13 +7,14 @@ What it must guarantee: a job that is wanted always has an attempt, a wait with 
 2. The reason of an end decides how the next attempt begins. Preemptions cost no wait and no budget;
    failures wait for a back-off that grows with their number, and after a failure of the user the
    same VMs are used again if all of them are fit.
-3. Refusals go to the next pool at once. There is a wait only after every pool has refused, once per
-   round of refusals; without any pool left, the job fails, unless a whole attempt still lives.
+3. Refusals go to the next pool at once. There is a wait only while every pool is closed by what it
+   or its zone, region or account refused (`refusals`), until the first of them opens; without any
+   pool left, the job fails, unless a whole attempt still lives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from spothop.backoff import delay_s
@@ -23,11 +24,12 @@ from spothop.wire import (
     AttemptState,
     EndReason,
     JobState,
+    Pool,
     VmReason,
     VmState,
     Wanted,
 )
-from spothop_master.core import placement
+from spothop_master.core import placement, refusals
 from spothop_master.core.actions import (
     Action,
     AssignSame,
@@ -143,29 +145,40 @@ def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) ->
         return []
     job, limits = snapshot.job, snapshot.limits
     choices = placement.order(
-        snapshot.offers, job.requirements, snapshot.vms, avoid_s=limits.avoid_s, now=snapshot.now
+        snapshot.offers,
+        job.requirements,
+        snapshot.vms,
+        snapshot.refusals,
+        avoid_s=limits.avoid_s,
+        now=snapshot.now,
     )
     if not choices:
         return _no_pool(snapshot)
-    if job.refusals and job.refusals % len(choices) == 0 and _refused_since_wait(snapshot):
-        text = f"{len(choices)} pools refused"
-        return [_back_off(snapshot, job.refusals // len(choices), text)]
-    first = choices[0]
-    text = f"{why}; {first.reason}"
+    closed = refusals.closed(
+        [choice.pool for choice in choices],
+        snapshot.refusals,
+        snapshot.back_offs,
+        now=snapshot.now,
+    )
+    first = next((choice for choice in choices if choice.pool not in closed), None)
+    if first is None:
+        return [_until_one_opens(snapshot, closed)]
+    text = "; ".join([why, first.reason, *refusals.left_out(closed)])
     return [LaunchVm(attempt=attempt, node=node, pool=first.pool, reason=text) for node in nodes]
 
 
-def _refused_since_wait(snapshot: Snapshot) -> bool:
-    """The last refusal came after the last wait was set."""
-    refused = [vm.ended_at for vm in snapshot.vms if vm.refusal is not None and vm.ended_at]
-    not_before = snapshot.job.not_before
-    return bool(refused) and (not_before is None or max(refused) >= not_before)
+def _until_one_opens(snapshot: Snapshot, closed: Mapping[Pool, refusals.Closed]) -> Wait:
+    until = refusals.first_opening(closed, jitter=snapshot.jitter)
+    why = refusals.why(closed)
+    seconds = (until - snapshot.now).total_seconds()
+    return Wait(until=until, reason=f"{why}; next try in {seconds:.1f} s", why=why)
 
 
 def _no_pool(snapshot: Snapshot) -> list[Action]:
-    final = [vm for vm in snapshot.vms if vm.refusal in placement.FINAL]
+    final = [refusal for refusal in snapshot.refusals if refusal.error in refusals.FINAL]
     if final:
-        text = f"no pool is left: {final[-1].pool} answered {final[-1].refusal}"
+        last = max(final, key=lambda refusal: refusal.last_at)
+        text = f"no pool is left: {last.pool} answered {last.error}"
         if any(_is_complete(snapshot, attempt) for attempt in snapshot.living):
             return [_back_off(snapshot, 99, f"{text}; the attempt with the notice goes on")]
         return finish(snapshot, JobState.FAILED, text)

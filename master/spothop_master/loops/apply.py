@@ -93,7 +93,9 @@ def apply(
         case EndAttempt() | AllowFence() | StopAttempt():
             _of_attempt(session, job, action, now)
         case Wait():
-            jobs.wait(session, job, until=action.until, reason=action.reason, now=now)
+            jobs.wait(
+                session, job, until=action.until, reason=action.reason, why=action.why, now=now
+            )
         case FinishJob():
             jobs.finish(session, job, action.state, reason=action.reason, now=now)
         case ResumeJob():
@@ -159,7 +161,8 @@ def _of_vm(
         case MarkRunning():
             vms.running(session, row, running_at=action.running_at, now=now)
         case LaunchLost():
-            vms.launch_lost(session, row, detail=action.reason, now=now)
+            growth = snapshot.limits.growth(snapshot.jitter)
+            vms.launch_lost(session, row, detail=action.reason, growth=growth, now=now)
         case MarkSuspect():
             vms.suspect(session, row, suspect=action.suspect, reason=action.reason, now=now)
         case ReleaseVm():

@@ -31,7 +31,7 @@ from spothop_master.core.facts import (
     Snapshot,
     VmFacts,
 )
-from spothop_master.core.placement import FINAL
+from spothop_master.store import refusals
 from spothop_master.store.attempts import hangs as count_hangs
 from spothop_master.store.jobs import requirements_of, spec_of
 from spothop_master.store.observations import saved_since_notice, saved_since_stop
@@ -94,6 +94,8 @@ def snapshot_of(
         attempts=tuple(_attempt(session, attempt, now) for attempt in attempts),
         before=_before(session, attempts, now),
         vms=tuple(_vm(row, observed, now) for row in rows),
+        refusals=refusals.of_job(session, job_id),
+        back_offs=refusals.back_offs(session),
         offers=offers,
         limits=observed.limits,
         jitter=jitter,
@@ -131,7 +133,6 @@ def _vms(
         VmRow.state.in_(ALIVE),
         VmRow.id.in_([place.vm_id for attempt in attempts for place in attempt.places]),
         VmRow.ended_at >= since,
-        VmRow.refusal.in_(FINAL),
     )
     query = select(VmRow).where(VmRow.job_id == job_id, matters)
     return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
@@ -153,7 +154,6 @@ def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
         hangs=count_hangs(session, row.id) if hung else 0,
         was_prepared=session.scalar(prepared) is not None,
         was_trained=session.scalar(trained) is not None,
-        refusals=row.refusals,
         not_before=row.not_before,
         requirements=requirements_of(spec_of(row)),
     )
@@ -213,7 +213,6 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
         pool=pool_of(row),
         state=VmState(row.state),
         reason=VmReason(row.reason) if row.reason else None,
-        refusal=row.refusal,
         cloud_id=row.cloud_id,
         requested_at=row.requested_at,
         launched_at=row.launched_at,

@@ -23,12 +23,13 @@ from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
-from spothop_master.clouds.base import Ambiguous, Cloud, CloudError
+from spothop_master.clouds.base import Ambiguous, Cloud, CloudError, refused_by
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import Due, due
 from spothop_master.core.facts import Limits, Snapshot
+from spothop_master.core.refusals import Refused
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import Effect, Launch, LaunchContext, Terminate, apply
 from spothop_master.loops.snapshot import (
@@ -321,8 +322,7 @@ class Supervisor:
         except Ambiguous as error:
             return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
         except CloudError as error:
-            name, detail = type(error).__name__, f"{effect.spec.pool} refused: {error}"
-            return self._refused(effect.vm, name, detail)
+            return self._refused(effect.vm, refused_by(error), str(effect.spec.pool))
         self._chaos.reach("after_launch")
         cloud_id = vm.id
 
@@ -333,10 +333,13 @@ class Supervisor:
 
         return write
 
-    def _refused(self, vm_id: str, error: str, detail: str) -> Callable[[Session], None]:
+    def _refused(self, vm_id: str, refused: Refused, pool: str) -> Callable[[Session], None]:
+        text = f"{pool} refused: {refused.detail}"
+        growth = self._observed.limits.growth(self._rng.random())
+
         def write(session: Session) -> None:
             row = session.get_one(VmRow, vm_id)
-            vms.refused(session, row, error=error, detail=detail, now=self._clock())
+            vms.refused(session, row, refused, text=text, growth=growth, now=self._clock())
 
         return write
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import USER_FAILURES, VM_LEAVING, AttemptState, EndReason
 from spothop_master.core.states import VMS, AttemptEvent, VmEvent
-from spothop_master.store import observations, transitions
+from spothop_master.store import observations, transitions, vms
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
 
 _RUNNABLE = {state.value for state in VMS.sources(VmEvent.RUN)}
@@ -54,6 +54,7 @@ def place(
             attempt.places.append(Place(node=node, vm_id=vm.id))
         else:
             known.vm_id = vm.id
+            vms.forget_refused(session, job.id)
         session.flush()
     job.not_before = None
     transitions.follow(session, job, now=now, text=reason)

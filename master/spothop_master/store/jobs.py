@@ -12,7 +12,7 @@ from spothop.wire import JOB_ACTIVE, JobState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
 from spothop_master.store import transitions
-from spothop_master.store.schema import Job
+from spothop_master.store.schema import Event, Job
 
 _EVENT_OF_END = {
     JobState.SUCCEEDED: JobEvent.SUCCEED,
@@ -107,12 +107,29 @@ def resume(session: Session, job: Job, *, reason: str, now: datetime) -> None:
     transitions.change(session, job, JobEvent.RESUME, now=now, text=reason, reason=reason)
 
 
-def wait(session: Session, job: Job, *, until: datetime, reason: str, now: datetime) -> None:
-    """No launch before `until`."""
+def wait(
+    session: Session, job: Job, *, until: datetime, reason: str, why: str = "", now: datetime
+) -> None:
+    """No launch before `until`. A wait for the same `why` as the last one goes on without
+    another event, until a VM is allocated: an account may be closed for days."""
     job.not_before = until
     job.reason = reason
-    transitions.record(session, "wait", reason, now=now, row=job, data={"until": until.isoformat()})
+    if not why or _waits_for(session, job.id) != why:
+        data = {"until": until.isoformat(), "why": why}
+        transitions.record(session, "wait", reason, now=now, row=job, data=data)
     transitions.follow(session, job, now=now, text=reason, waits=True)
+
+
+def _waits_for(session: Session, job_id: str) -> str | None:
+    """What the newest wait was for, if no VM was allocated since."""
+    session.flush()
+    newest = session.scalar(
+        select(Event)
+        .where(Event.job_id == job_id, Event.kind.in_(("wait", "allocated")))
+        .order_by(Event.id.desc())
+        .limit(1)
+    )
+    return newest.data.get("why") if newest is not None else None
 
 
 def spec_of(job: Job) -> JobSpec:

@@ -38,7 +38,7 @@ from spothop.wire import (
 )
 from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
-from spothop_master.core.placement import REFUSALS
+from spothop_master.core.refusals import REFUSALS, Scope
 from spothop_master.security import Role
 from spothop_master.store.columns import BigId, UtcDateTime, one_of
 
@@ -274,7 +274,8 @@ class VmRow(Base):
     reason: Mapped[str | None] = mapped_column(String(24))
     detail: Mapped[str] = mapped_column(Text, default="")
     refusal: Mapped[str | None] = mapped_column(String(24))
-    """The `clouds.base` error that refused its launch, one of `REFUSALS`."""
+    """The `clouds.base` error that refused its launch, one of `REFUSALS`. Such a row stays until
+    its place has another VM; how many there were is in `refusals`."""
     requested_at: Mapped[datetime]
     launched_at: Mapped[datetime | None]
     running_at: Mapped[datetime | None]
@@ -289,6 +290,52 @@ class VmRow(Base):
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     acked_seq: Mapped[int] = mapped_column(default=0)
+
+
+class Refusal(Base):
+    """How often one pool refused launches of one job, and when it is asked again."""
+
+    __tablename__ = "refusals"
+    __table_args__ = (
+        UniqueConstraint("job_id", "cloud", "region", "zone", "vm_type", "spot"),
+        one_of("error", REFUSALS),
+    )
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    cloud: Mapped[str] = mapped_column(String(32))
+    region: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(64))
+    vm_type: Mapped[str] = mapped_column(String(64))
+    spot: Mapped[bool]
+    count: Mapped[int]
+    in_row: Mapped[int]
+    """Since the pool last gave a VM; feeds the back-off."""
+    first_at: Mapped[datetime]
+    last_at: Mapped[datetime]
+    until: Mapped[datetime | None]
+    """Closed for this job; None: open, or what refused was more than the pool (`backoffs`)."""
+    error: Mapped[str] = mapped_column(String(24))
+    code: Mapped[str | None] = mapped_column(String(128))
+    """The provider's own name for it."""
+    detail: Mapped[str] = mapped_column(Text, default="")
+
+
+class BackOffRow(Base):
+    """A zone, region or account of a cloud that refused: left alone by the jobs of all masters."""
+
+    __tablename__ = "backoffs"
+    __table_args__ = (one_of("scope", Scope), one_of("error", REFUSALS))
+    cloud: Mapped[str] = mapped_column(String(32), primary_key=True)
+    scope: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(160), primary_key=True)
+    """As `core.refusals.name_of` makes it; empty for an account."""
+    until: Mapped[datetime]
+    refusals: Mapped[int]
+    """In a row; feeds the back-off."""
+    last_at: Mapped[datetime]
+    error: Mapped[str] = mapped_column(String(24))
+    code: Mapped[str | None] = mapped_column(String(128))
+    detail: Mapped[str] = mapped_column(Text, default="")
 
 
 class Checkpoint(Base):

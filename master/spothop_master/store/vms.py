@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
-from spothop_master.core.placement import REFUSALS
+from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope
 from spothop_master.core.states import VmEvent
-from spothop_master.store import observations, transitions
-from spothop_master.store.schema import Job, VmRow
+from spothop_master.store import observations, refusals, transitions
+from spothop_master.store.schema import Event, Injection, Job, Place, VmRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,9 @@ def pool_of(row: VmRow) -> Pool:
 
 
 def request(session: Session, job: Job, order: Order, *, reason: str, now: datetime) -> VmRow:
-    """The intent (I3): committed before the cloud is called."""
+    """The intent (I3): committed before the cloud is called. Raises StaleState when somebody else
+    was faster to ask in a scope that lets one launch through."""
+    refusals.let_through(session, order.pool, now=now)
     row = VmRow(
         id=order.id,
         job_id=job.id,
@@ -78,33 +81,65 @@ def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: d
         transitions.record(session, "vm", reason, now=now, row=row, data={"cloud_id": cloud_id})
     job = session.get_one(Job, row.job_id)
     job.refusals = 0
+    refusals.accepted(session, row)
 
 
-def refused(session: Session, row: VmRow, *, error: str, detail: str, now: datetime) -> None:
-    """The cloud said no: there is no such VM. `error` is the name of the cloud's error; one that is
-    not among `REFUSALS`, as of a driver's own subclass, counts as their base."""
+def refused(
+    session: Session, row: VmRow, refused: Refused, *, text: str, growth: Growth, now: datetime
+) -> None:
+    """The cloud said no: there is no such VM. An error that is not among `REFUSALS`, as of a
+    driver's own subclass, counts as their base."""
+    error = refused.error if refused.error in REFUSALS else REFUSALS[0]
     transitions.change(
         session,
         row,
         VmEvent.REFUSE,
         now=now,
-        text=detail,
-        data={"error": error},
+        text=text,
+        data={"error": refused.error, "scope": refused.scope.value, "code": refused.code},
         reason=VmReason.LAUNCH_FAILED,
-        refusal=error if error in REFUSALS else REFUSALS[0],
-        detail=detail,
+        refusal=error,
+        detail=text,
         ended_at=now,
         join_hash=None,
     )
     job = session.get_one(Job, row.job_id)
     job.refusals += 1
-    job.reason = detail
+    job.reason = text
+    refusals.count(session, row, replace(refused, error=error), growth=growth, now=now)
 
 
-def launch_lost(session: Session, row: VmRow, *, detail: str, now: datetime) -> None:
+def launch_lost(
+    session: Session, row: VmRow, *, detail: str, growth: Growth, now: datetime
+) -> None:
     """The launch never reached the cloud, as far as its listing says. Counts as a refusal, so that
     a cloud that never answers clearly is asked less and less often."""
-    refused(session, row, error="Ambiguous", detail=detail, now=now)
+    unclear = Refused(error="Ambiguous", scope=Scope.POOL, detail=detail)
+    refused(session, row, unclear, text=detail, growth=growth, now=now)
+
+
+def forget_refused(session: Session, job_id: str) -> None:
+    """Drop the rows of refused launches that fill no place any more: their events stay, and
+    `refusals` has counted them. Only where the cloud itself said no (I3): a VM may still come of a
+    launch that had no clear answer, and then its row says whose it is. One that was chosen for an
+    injection stays, too.
+    """
+    session.flush()
+    rows = session.scalars(
+        select(VmRow).where(
+            VmRow.job_id == job_id,
+            VmRow.state == VmState.TERMINATED.value,
+            VmRow.reason == VmReason.LAUNCH_FAILED.value,
+            VmRow.refusal != "Ambiguous",
+            ~select(Place.id).where(Place.vm_id == VmRow.id).exists(),
+            ~select(Injection.id).where(Injection.vm_id == VmRow.id).exists(),
+        )
+    ).all()
+    for row in rows:
+        session.execute(
+            update(Event).where(Event.job_id == job_id, Event.vm_id == row.id).values(vm_id=None)
+        )
+        session.delete(row)
 
 
 def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime) -> None:
@@ -115,6 +150,7 @@ def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime
     text = f"running in {row.zone} {latency:.1f} s after the request"
     transitions.record(session, "allocated", text, now=now, row=row, data={"allocation_s": latency})
     observations.preparation(session, row, now=now)
+    refusals.gave_a_vm(session, row)
 
 
 def suspect(session: Session, row: VmRow, *, suspect: bool, reason: str, now: datetime) -> None:

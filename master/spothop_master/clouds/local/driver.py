@@ -48,6 +48,7 @@ from spothop_master.clouds.local.disk import (
     write_json,
 )
 from spothop_master.clouds.local.vms import VmFolders
+from spothop_master.core.refusals import Scope
 
 _KEPT_FROM_VMS = ("SPOTHOP_MASTER_", "SPOTHOP_URL", "SPOTHOP_TOKEN", "SPOTHOP_HOME")
 """Variables with these prefixes are the master's or a user's; they never reach a VM."""
@@ -307,4 +308,6 @@ def _as_unavailable(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"the local cloud's directory {root} cannot be used: {error}") from error
+        raise Unavailable(
+            f"the local cloud's directory {root} cannot be used: {error}", scope=Scope.ACCOUNT
+        ) from error

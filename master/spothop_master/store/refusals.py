@@ -1,0 +1,193 @@
+"""What clouds refused: a counter for each job and pool, and the back-offs that all jobs share.
+
+The rules are those of `core.refusals`. The rows of `backoffs` belong to no job: several masters
+write them at the same time, so each is read for update, and one that must be made is made inside a
+savepoint.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from spothop.wire import Pool
+from spothop_master.core.refusals import (
+    PROBE,
+    BackOff,
+    Growth,
+    PoolRefusal,
+    Refused,
+    Scope,
+    keys_of,
+    name_of,
+)
+from spothop_master.store.schema import BackOffRow, Refusal, VmRow
+from spothop_master.store.transitions import StaleState
+
+Row = TypeVar("Row", Refusal, BackOffRow)
+
+
+def of_job(session: Session, job_id: str) -> tuple[PoolRefusal, ...]:
+    """What its pools answered last."""
+    rows = session.scalars(select(Refusal).where(Refusal.job_id == job_id).order_by(Refusal.id))
+    return tuple(
+        PoolRefusal(pool=_pool(row), error=row.error, last_at=row.last_at, until=row.until)
+        for row in rows
+    )
+
+
+def back_offs(session: Session) -> tuple[BackOff, ...]:
+    """Of all clouds, those that are over included."""
+    return tuple(
+        BackOff(
+            cloud=row.cloud,
+            scope=Scope(row.scope),
+            name=row.name,
+            error=row.error,
+            detail=row.detail,
+            until=row.until,
+        )
+        for row in session.scalars(select(BackOffRow).order_by(BackOffRow.cloud, BackOffRow.name))
+    )
+
+
+def count(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:
+    """The launch of this VM was refused."""
+    row = _made(session, Refusal, _of_pool(vm), _first(vm, refused, now))
+    in_row = growth.in_row(row.in_row, row.last_at, asked_at=vm.requested_at)
+    row.count += 1
+    row.last_at, row.error, row.code, row.detail = now, refused.error, refused.code, refused.detail
+    row.until = None
+    if refused.scope is Scope.POOL:
+        row.in_row = in_row
+        row.until = now + growth.back_off(refused, in_row)
+    else:
+        _close(session, vm, refused, growth=growth, now=now)
+    session.flush()
+
+
+def let_through(session: Session, pool: Pool, *, now: datetime) -> None:
+    """A launch in this pool is about to be asked for: where a back-off has just ended, all others
+    wait for what becomes of it. Raises StaleState when somebody else's came first."""
+    ended = select(BackOffRow).where(_covering(pool), BackOffRow.until <= now)
+    for row in session.scalars(ended).all():
+        result = session.execute(
+            update(BackOffRow)
+            .where(_key(row), BackOffRow.until <= now)
+            .values(until=now + PROBE)
+            .execution_options(synchronize_session=False)
+        )
+        if not isinstance(result, CursorResult) or result.rowcount != 1:
+            raise StaleState(f"another launch was let through in {row.cloud} {row.name}")
+        session.refresh(row)
+
+
+def accepted(session: Session, vm: VmRow) -> None:
+    """The cloud took the launch: its account works. What was refused after it was asked for is
+    newer than that."""
+    _open(session, vm, BackOffRow.scope == Scope.ACCOUNT.value, BackOffRow.error != "QuotaExceeded")
+
+
+def gave_a_vm(session: Session, vm: VmRow) -> None:
+    """The VM runs: nothing around it is closed, as far as was known when it was asked for."""
+    _open(session, vm)
+    if vm.job_id is None:
+        return
+    row = session.scalar(select(Refusal).where(_of_pool(vm)))
+    if row is not None and row.last_at < vm.requested_at:
+        row.in_row, row.until = 0, None
+
+
+def _close(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:
+    pool = _pool(vm)
+    new = BackOffRow(
+        cloud=pool.cloud,
+        scope=refused.scope.value,
+        name=name_of(refused.scope, pool, refused.error),
+        until=now,
+        refusals=0,
+        last_at=vm.requested_at,
+        error=refused.error,
+    )
+    row = _made(session, BackOffRow, _key(new), new)
+    known_before = row.refusals > 0 and vm.requested_at <= row.last_at
+    row.refusals = growth.in_row(row.refusals, row.last_at, asked_at=vm.requested_at)
+    row.last_at, row.error, row.code, row.detail = now, refused.error, refused.code, refused.detail
+    until = now + growth.back_off(refused, row.refusals)
+    row.until = max(row.until, until) if known_before else until
+
+
+def _open(session: Session, vm: VmRow, *which: ColumnElement[bool]) -> None:
+    session.flush()
+    older = BackOffRow.last_at < vm.requested_at
+    session.execute(
+        delete(BackOffRow)
+        .where(_covering(_pool(vm)), older, *which)
+        .execution_options(synchronize_session="fetch")
+    )
+
+
+def _made(session: Session, model: type[Row], where: ColumnElement[bool], new: Row) -> Row:
+    """The row of this key, locked; `new` where there is none."""
+    query = select(model).where(where).with_for_update()
+    row = session.scalar(query)
+    if row is not None:
+        return row
+    try:
+        with session.begin_nested():
+            session.add(new)
+    except IntegrityError:  # another transaction made it meanwhile
+        return session.scalars(query).one()
+    return new
+
+
+def _first(vm: VmRow, refused: Refused, now: datetime) -> Refusal:
+    return Refusal(
+        job_id=vm.job_id,
+        cloud=vm.cloud,
+        region=vm.region,
+        zone=vm.zone,
+        vm_type=vm.vm_type,
+        spot=vm.spot,
+        count=0,
+        in_row=0,
+        first_at=now,
+        last_at=vm.requested_at,
+        error=refused.error,
+    )
+
+
+def _of_pool(vm: VmRow) -> ColumnElement[bool]:
+    return and_(
+        Refusal.job_id == vm.job_id,
+        Refusal.cloud == vm.cloud,
+        Refusal.region == vm.region,
+        Refusal.zone == vm.zone,
+        Refusal.vm_type == vm.vm_type,
+        Refusal.spot == vm.spot,
+    )
+
+
+def _covering(pool: Pool) -> ColumnElement[bool]:
+    return or_(
+        *(
+            and_(
+                BackOffRow.cloud == cloud, BackOffRow.scope == scope.value, BackOffRow.name == name
+            )
+            for cloud, scope, name in sorted(keys_of(pool))
+        )
+    )
+
+
+def _key(row: BackOffRow) -> ColumnElement[bool]:
+    return and_(
+        BackOffRow.cloud == row.cloud, BackOffRow.scope == row.scope, BackOffRow.name == row.name
+    )
+
+
+def _pool(row: Refusal | VmRow) -> Pool:
+    return Pool(cloud=row.cloud, region=row.region, zone=row.zone, vm=row.vm_type, spot=row.spot)
