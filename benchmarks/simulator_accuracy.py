@@ -27,7 +27,7 @@ import yaml
 from sqlalchemy import select
 
 from common import publish
-from live import Machine
+from live import MARKER, Machine
 from spothop.simulator import make, run
 from spothop.wire import InjectRequest
 from spothop_master.store.db import Database
@@ -123,7 +123,12 @@ def cloud(directory: Path, cases: Sequence[Case]) -> dict[str, Any]:
         for case in {case.vm: case for case in cases}.values()
         for zone, dialect in zones.items()
     ]
-    return {"directory": str(directory), "isolation": "auto", "pools": pools}
+    return {
+        "directory": str(directory),
+        "isolation": "auto",
+        "environment": [MARKER],
+        "pools": pools,
+    }
 
 
 def one_round(machine: Machine, cases: Sequence[Case], seconds: float, seed: int) -> list[Record]:

@@ -47,6 +47,7 @@ def local_cloud(directory: Path, grace_s: Mapping[str, float]) -> dict[str, obje
     a small GPU VM, USD an hour."""
     return {
         "directory": str(directory),
+        "environment": [MARKER],
         "pools": [
             {
                 "region": "local-1",

@@ -107,7 +107,14 @@ def starts_before() -> int:
         return sum(json.loads(line)["event"] == "up" for line in file)
 
 
-report("up", pid=os.getpid(), ppid=os.getppid(), cwd=os.getcwd(), config=CONFIGURATION)
+report(
+    "up",
+    pid=os.getpid(),
+    ppid=os.getppid(),
+    cwd=os.getcwd(),
+    config=CONFIGURATION,
+    environment=sorted(os.environ),  # noqa: TID251  what a job could read
+)
 match MODE:
     case "watch":
         watch()

@@ -92,6 +92,7 @@ class Rig:
                 "directory": self.folder / "cloud",
                 "pools": [settings | pool],
                 "isolation": self.isolation,
+                "environment": ["HF_*"],
                 "keep_s": keep_s,
                 "agent_command": [sys.executable, str(STANDIN), mode, str(self.report)],
             }
@@ -229,6 +230,19 @@ def test_the_agent_gets_its_configuration_and_an_endpoint(rig: Rig) -> None:
         assert up["ppid"] == 1
     else:
         assert config.metadata.startswith("http://127.0.0.1:")
+
+
+def test_a_vm_gets_no_variable_that_nobody_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "SPOTHOP_MASTER_DATABASE_URL", "LD_PRELOAD_OPTIONS"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("HF_TOKEN", "named by the configuration")
+    rig.launch(rig.cloud("release"))
+    [up] = until(lambda: rig.reports("up"))
+    ours = {"CUDA_VISIBLE_DEVICES", "HF_TOKEN", "PATH", "HOME", "SPOTHOP_LOCAL_VM"}
+    assert ours <= set(up["environment"])
+    assert not {"AWS_SECRET_ACCESS_KEY", "LD_PRELOAD_OPTIONS"} & set(up["environment"])
+    assert not [name for name in up["environment"] if name.startswith("SPOTHOP_MASTER_")]
 
 
 def test_a_vm_reaches_the_master_on_its_own_address(rig: Rig) -> None:

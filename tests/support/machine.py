@@ -29,6 +29,7 @@ from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED, AttemptView, EventView, JobDetail, VmView
 from spothop_master.clouds.local import config
 from spothop_master.clouds.local.driver import LocalCloud
+from support import leftovers
 from support.database import write_migrated
 from support.leftovers import LEFTOVERS_S, carrying
 from support.waiting import POLL_S, WITHIN_S, Waited, until
@@ -101,6 +102,7 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
         self.cloud_file = folder / "cloud.yaml"
         offered = _cloud(folder / "cloud", isolation, pool, pools or {}) | dict(cloud or {})
+        offered["environment"] = [MARKER, leftovers.MARKER, *self._environment]
         self.cloud_file.write_text(yaml.safe_dump(offered), encoding="utf-8")
         self.home.mkdir(mode=0o700, exist_ok=True)
         write_migrated(self.home / "master.db")  # migrations have tests of their own

@@ -11,6 +11,7 @@ from spothop.wire import Dialect
 from spothop_master.clouds.base import CloudVmState
 from spothop_master.clouds.local.config import ConfigError, Delay, built_in, load
 from spothop_master.clouds.local.disk import VmFolder, _remove_groups, locked, read_json, write_json
+from spothop_master.clouds.local.driver import handed_on
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
 from spothop_master.clouds.local.vm_supervisor import master_address
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
@@ -183,3 +184,15 @@ def test_a_wiped_disk_leaves_no_control_group_of_its_agent(
         (run / "group.json").write_text(text)
     _remove_groups(vm.disk)
     assert removed == [str(group / "below"), str(group)]
+
+
+@pytest.mark.parametrize("name", ["A-B", "", "*", "A*B", "A=b", "A b"])
+def test_a_name_that_no_variable_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"environment\.0"):
+        load(write(tmp_path, f"environment: ['{name}']\n"), default_directory=tmp_path / "vms")
+
+
+def test_what_is_the_masters_own_reaches_no_vm_whatever_is_named() -> None:
+    environ = {"SPOTHOP_MASTER_X": "1", "SPOTHOP_TOKEN": "2", "SPOTHOP_CHAOS": "3", "LC_ALL": "C"}
+    assert handed_on(environ, []) == {"LC_ALL": "C"}
+    assert handed_on(environ, ["SPOTHOP_*"]) == {"LC_ALL": "C", "SPOTHOP_CHAOS": "3"}

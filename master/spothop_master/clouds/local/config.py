@@ -109,6 +109,11 @@ class LocalConfig(_Strict):
     forward: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default_factory=list)
     """Ports on this machine's 127.0.0.1 that VMs in a network namespace reach as well, such as an
     object store's."""
+    environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]] = Field(
+        default_factory=list
+    )
+    """Variables of the master's environment that VMs get beside the harmless ones, such as
+    `HF_HOME`, or `AWS_*` for all that begin so. Every job can read them."""
     keep_s: Seconds = 3600.0
     """How long a VM that ended stays listed."""
     agent_command: list[str] = Field(

@@ -18,10 +18,11 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,16 @@ from spothop_master.clouds.local.disk import (
 from spothop_master.clouds.local.vms import VmFolders
 from spothop_master.core.refusals import Scope
 
+_HANDED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "LC_*"),
+    *("PYTHON*", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("CUDA_*", "NVIDIA_*", "OMP_*", "MKL_*"),
+)
+"""Variables of the master's environment that reach a VM; `environment` of the configuration names
+more. Of all others nobody knows what they hold: the master's has its settings, and the credentials
+of clouds, databases and registries."""
 _KEPT_FROM_VMS = ("SPOTHOP_MASTER_", "SPOTHOP_URL", "SPOTHOP_TOKEN", "SPOTHOP_HOME")
-"""Variables with these prefixes are the master's or a user's; they never reach a VM."""
+"""Whatever the configuration says, variables with these prefixes never reach a VM."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,7 @@ class LocalCloud:
             aside.path.rename(folder.path)
             ledger["launched"][pool].append(vm_id)
             write_json(self._root / "ledger.json", ledger)
-            self._supervisors.add(_start_supervisor(folder, lock))
+            self._supervisors.add(_start_supervisor(folder, lock, self._config.environment))
             return self._vms.read(folder)
 
     def _check_capacity(self, offer: _Offer, ledger: dict[str, Any]) -> None:
@@ -277,13 +286,21 @@ def _vm_id(token: str) -> str:
     return "lvm-" + hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
-def _start_supervisor(folder: VmFolder, lock: int) -> int:
-    """A detached process in a session of its own that holds the lock from its birth."""
-    environment = {
+def handed_on(environ: Mapping[str, str], more: Iterable[str]) -> dict[str, str]:
+    """What of this environment reaches a VM: what we know to be harmless, and the names in `more`;
+    one that ends in `*` is the beginning of names."""
+    names = [*_HANDED_ON, *more]
+    return {
         name: value
-        for name, value in os.environ.items()  # noqa: TID251  passed on, nothing is read
-        if not name.startswith(_KEPT_FROM_VMS)
+        for name, value in environ.items()
+        if any(fnmatchcase(name, wanted) for wanted in names)
+        and not name.startswith(_KEPT_FROM_VMS)
     }
+
+
+def _start_supervisor(folder: VmFolder, lock: int, names: Iterable[str]) -> int:
+    """A detached process in a session of its own that holds the lock from its birth."""
+    environment = handed_on(os.environ, names)  # noqa: TID251  passed on, nothing is read
     command = [sys.executable, "-m", "spothop_master.clouds.local.vm_supervisor", str(folder.path)]
     console = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     # Not subprocess.Popen: a supervisor outlives us, and Popen warns of children that do.
