@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from spothop.wire import Pool, PoolView
 from spothop_master.clouds.base import PoolInfo
+from spothop_master.core import refusals as core_refusals
 from spothop_master.problems import ApiError
 from spothop_master.services import Services
-from spothop_master.store import pool_figures
+from spothop_master.store import pool_figures, refusals
 from spothop_master.store.pool_figures import PoolFigures
 
 FIRST_ANSWER_S = 5.0
@@ -66,11 +67,19 @@ def pool_views(services: Services) -> list[PoolView]:
     """By name. May wait: never inside a session."""
     offered = offers(services)
     with services.db.read() as session:
-        known = pool_figures.of_pools(session, offered, services.settings, now=services.clock())
-    return [pool_view(offered[pool], known[pool]) for pool in _by_name(offered)]
+        now = services.clock()
+        known = pool_figures.of_pools(session, offered, services.settings, now=now)
+        refused = refusals.counts(session)
+        closed = core_refusals.closed(offered, (), refusals.back_offs(session), now=now)
+    return [
+        pool_view(offered[pool], known[pool], refused=refused.get(pool, 0), closed=closed.get(pool))
+        for pool in _by_name(offered)
+    ]
 
 
-def pool_view(offer: Offer, known: PoolFigures) -> PoolView:
+def pool_view(
+    offer: Offer, known: PoolFigures, *, refused: int, closed: core_refusals.Closed | None
+) -> PoolView:
     info = offer.info
     low_s, high_s = known.rate.interval()
     notice_low, notice_high = known.notice.interval()
@@ -99,6 +108,8 @@ def pool_view(offer: Offer, known: PoolFigures) -> PoolView:
         notice_share=known.notice.mean,
         notice_low=notice_low,
         notice_high=notice_high,
+        refusals=refused,
+        closed=closed.by.told if closed is not None and closed.by is not None else "",
     )
 
 

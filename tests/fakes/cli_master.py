@@ -27,6 +27,7 @@ from spothop.wire import (
     Pool,
     PoolPlan,
     PoolView,
+    RefusalView,
     SaveKind,
     StorageSpec,
     VmView,
@@ -79,6 +80,13 @@ def job(*, state: str = "running", attempt: int = 1) -> JobDetail:
             )
         ],
         vms=[vm(1), vm(2)],
+        refusals=[
+            RefusalView(
+                pool=POOL, count=3, first_at=NOW, last_at=NOW - timedelta(seconds=20),
+                until=NOW + timedelta(seconds=40), error="NoCapacity",
+                code="InsufficientInstanceCapacity", detail="none is left",
+            )
+        ],
         checkpoints=[
             CheckpointView(
                 n=n, step=100 * n, attempt=1, kind=SaveKind.INSURANCE, bytes=4_200_000,

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from fakes.http_master import HttpMaster
-from spothop.wire import PlanReply, PoolView, Problem
+from spothop.wire import JobDetail, PlanReply, PoolView, Problem
 from spothop_master import pools as root_pools
-from spothop_master.clouds.base import Unavailable
+from spothop_master.clouds.base import NoCapacity, Throttled, Unavailable
 from spothop_master.store.schema import Observation
 from spothop_master.web import session as web_session
 
@@ -204,6 +204,29 @@ def page(master: HttpMaster) -> str:
     answer = master.get("/pools", token="", headers=as_admin(master))
     assert answer.status_code == 200, answer.text
     return answer.text
+
+
+def test_what_refuses_is_told(master: HttpMaster) -> None:
+    master.cloud.refusing["a"] = NoCapacity("none", code="InsufficientInstanceCapacity")
+    master.cloud.refusing["b"] = Throttled("slow down")
+    job = master.submit()["id"]
+    master.services.supervisor.run_once()
+    found = {view.pool.zone: view for view in pools(master)}
+    assert [found[zone].refusals for zone in "abc"] == [1, 1, 0]
+    (told,) = {view.closed for view in found.values()}
+    assert told.startswith("fake: throttled, until 00:00:0")
+    shown = JobDetail.model_validate(master.get(f"/api/v1/jobs/{job}").json())
+    assert {(r.pool.zone, r.count, r.error, r.code) for r in shown.refusals} == {
+        ("a", 1, "NoCapacity", "InsufficientInstanceCapacity"),
+        ("b", 1, "Throttled", None),
+    }
+    assert shown.vms == []
+    assert master.get("/api/v1/vms").json() == []
+    page = master.get("/pools", headers=master.cookie(), token="").text
+    assert "Left alone: fake: throttled, until" in page
+    assert page.count("refused 1 VM<") == 2
+    page = master.get(f"/jobs/{job}", headers=master.cookie(), token="").text
+    assert "NoCapacity (InsufficientInstanceCapacity)" in page
 
 
 def test_the_page(master: HttpMaster) -> None:

@@ -261,6 +261,7 @@ def test_show_has_attempts_vms_checkpoints_and_the_log_as_it_is(cli: Cli) -> Non
         "$0.012, 69% less so far than $0.04: the steps that count and one",
         "checkpoints (newest 5 of 7)",
         "4.2 MB",
+        "NoCapacity (InsufficientInstanceCapacity)",
         "loss [red]0.1[/red]",
     ):
         assert expected in cli.out

@@ -302,6 +302,8 @@ def test_pools(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert shown in out
     assert "KEPT: notices after which" in out
+    cli(FakeMaster(pools=[pool_view(closed="aws: throttled, until 12:03:00 UTC")] * 2), "pools")
+    assert capsys.readouterr().out.count("left alone: aws: throttled, until 12:03:00 UTC") == 1
     cli(FakeMaster(pools=[pool_view(notices=0, notices_kept=0, notice_share=2 / 3)]), "pools")
     assert "0/0  67%*" in capsys.readouterr().out
     assert cli(FakeMaster(pools=[]), "pools") == 0

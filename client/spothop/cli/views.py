@@ -39,6 +39,7 @@ from spothop.wire import (
 )
 
 CHECKPOINTS_SHOWN = 5
+REFUSALS_SHOWN = 10
 
 ASSUMED = "too little was seen, or too long ago; the stated default speaks"
 
@@ -79,6 +80,8 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     )
     if any(row.mttp_assumed or row.restart_assumed or _q_assumed(row) for row in list_):
         print_text(console, f"* assumed: {ASSUMED}")
+    for told in sorted({row.closed for row in list_ if row.closed}):
+        print_text(console, f"left alone: {told}")
     old_offers(console, list_)
 
 
@@ -197,6 +200,9 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
     if job.vms:
         console.print("\nVMs", style="bold")
         vms(console, job.vms, now=now)
+    if job.refusals:
+        console.print("\nrefused", style="bold")
+        _refusals(console, job, now=now)
     if job.checkpoints:
         newest = sorted(job.checkpoints, key=lambda point: -point.n)[:CHECKPOINTS_SHOWN]
         console.print(
@@ -221,6 +227,29 @@ def job(console: Console, job: JobDetail, *, now: datetime) -> None:
         console.print("\nlog (last lines)", style="bold")
         for line in job.log_tail.rstrip("\n").splitlines():
             print_text(console, log_line(line))
+
+
+def _refusals(console: Console, job: JobDetail, *, now: datetime) -> None:
+    rows = [
+        (
+            place(row.pool),
+            number(row.count),
+            age(row.last_at, now=now),
+            _in(row.until, now) if job.ended_at is None else NOTHING,
+            f"{row.error} ({row.code})" if row.code else row.error,
+        )
+        for row in job.refusals[:REFUSALS_SHOWN]
+    ]
+    columns = ("POOL", "TIMES", "AGE", "ASKED IN", "ANSWER")
+    print_table(console, columns, rows, right=columns[1:4], under=("POOL", "ANSWER"))
+    if len(job.refusals) > REFUSALS_SHOWN:
+        print_text(console, f"the newest {REFUSALS_SHOWN} of {len(job.refusals)} pools")
+
+
+def _in(moment: datetime | None, now: datetime) -> str:
+    """How long until then."""
+    left_s = (moment - now).total_seconds() if moment is not None else 0.0
+    return duration(left_s) if left_s > 0 else NOTHING
 
 
 def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:

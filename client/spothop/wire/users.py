@@ -151,6 +151,10 @@ class PoolView(BaseModel):
     notice_low: float
     """90 % interval."""
     notice_high: float
+    refusals: int = 0
+    """Launches that it refused, over the jobs that are kept."""
+    closed: str = ""
+    """Why no job is launched there now, with the moment until which; empty: it is open."""
 
 
 class VmView(BaseModel):
@@ -171,6 +175,22 @@ class VmView(BaseModel):
     """USD so far."""
     job: str | None = None
     """Whose it is; masters before this field do not tell."""
+
+
+class RefusalView(BaseModel):
+    """How often one pool refused VMs of a job."""
+
+    pool: Pool
+    count: int
+    first_at: datetime
+    last_at: datetime
+    until: datetime | None
+    """It is not asked before; None: it may be asked, unless its region or account is left alone."""
+    error: str
+    """Of the last one: NoCapacity, QuotaExceeded, ..."""
+    code: str | None
+    """What the provider calls it."""
+    detail: str
 
 
 class PlaceView(BaseModel):
@@ -270,6 +290,8 @@ class JobDetail(JobView):
     spec: dict[str, Any]
     attempts: list[AttemptView]
     vms: list[VmView]
+    refusals: list[RefusalView] = Field(default_factory=list)
+    """The newest first."""
     checkpoints: list[CheckpointView]
     useful_s: float
     """Wall time inside steps that were not computed again."""

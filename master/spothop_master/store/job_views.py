@@ -27,9 +27,11 @@ from spothop.wire import (
     StorageSpec,
     Unprotected,
     UnprotectedView,
+    VmReason,
+    VmState,
     Wanted,
 )
-from spothop_master.store import injections
+from spothop_master.store import injections, refusals
 from spothop_master.store.figures import bill, current_attempt, newest_step, progress
 from spothop_master.store.lookup import visible_to
 from spothop_master.store.metrics import newest_metrics
@@ -97,7 +99,9 @@ def job_detail(
         vms=[
             vm_view(vm, attempts, now=now)
             for vm in sorted(context.vms[job.id], key=lambda vm: (vm.requested_at, vm.id))
+            if not (vm.state == VmState.TERMINATED and vm.reason == VmReason.LAUNCH_FAILED)
         ],
+        refusals=refusals.views(session, job.id),
         checkpoints=[checkpoint_view(checkpoint) for checkpoint in checkpoints],
         useful_s=figures.useful_s,
         recomputed_steps=figures.recomputed_steps,

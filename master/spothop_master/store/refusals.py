@@ -10,11 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from spothop.wire import Pool
+from spothop.wire import Pool, RefusalView
 from spothop_master.core.refusals import (
     PROBE,
     BackOff,
@@ -53,6 +53,34 @@ def back_offs(session: Session) -> tuple[BackOff, ...]:
         )
         for row in session.scalars(select(BackOffRow).order_by(BackOffRow.cloud, BackOffRow.name))
     )
+
+
+def views(session: Session, job_id: str) -> list[RefusalView]:
+    """The newest first."""
+    rows = session.scalars(select(Refusal).where(Refusal.job_id == job_id))
+    return [
+        RefusalView(
+            pool=_pool(row),
+            count=row.count,
+            first_at=row.first_at,
+            last_at=row.last_at,
+            until=row.until,
+            error=row.error,
+            code=row.code,
+            detail=row.detail,
+        )
+        for row in sorted(rows, key=lambda row: (row.last_at, row.id), reverse=True)
+    ]
+
+
+def counts(session: Session) -> dict[Pool, int]:
+    """By pool, over all jobs."""
+    pool = (Refusal.cloud, Refusal.region, Refusal.zone, Refusal.vm_type, Refusal.spot)
+    rows = session.execute(select(*pool, func.sum(Refusal.count)).group_by(*pool)).all()
+    return {
+        Pool(cloud=row[0], region=row[1], zone=row[2], vm=row[3], spot=row[4]): int(row[5])
+        for row in rows
+    }
 
 
 def count(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:

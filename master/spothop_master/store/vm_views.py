@@ -6,13 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, VmReason, VmState, VmView
 from spothop_master.store.figures import cost
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
+
+REFUSED = and_(
+    VmRow.state == VmState.TERMINATED.value,
+    func.coalesce(VmRow.reason, "") == VmReason.LAUNCH_FAILED.value,
+)
+"""Rows behind which there is no VM."""
 
 
 def vm_views(
@@ -25,9 +31,12 @@ def vm_views(
     cloud: str | None = None,
     limit: int = 200,
 ) -> list[VmView]:
-    """Newest first; a user sees the VMs of their own jobs. The other filters: None takes all."""
+    """Newest first; a user sees the VMs of their own jobs. The other filters: None takes all. What
+    a cloud refused to make is no VM: `refusals.views` counts it."""
     wanted = {VmRow.job_id: job_id, VmRow.state: state, VmRow.cloud: cloud}
-    query = select(VmRow).where(*(c == value for c, value in wanted.items() if value is not None))
+    query = select(VmRow).where(
+        ~REFUSED, *(c == value for c, value in wanted.items() if value is not None)
+    )
     if owner_id is not None:
         query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
     rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
