@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from spothop_master.settings import MasterSettings  # noqa: E402  the path comes first
 from support.machine import FAST, Machine, free_port, until  # noqa: E402
 
-__all__ = ["MARKER", "ROOT", "Machine", "free_port", "machine", "until", "wall"]
+__all__ = ["ROOT", "Machine", "free_port", "machine", "until", "wall"]
 
 
 def machine(folder: Path, **options: Any) -> Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -10,6 +11,7 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -22,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from spothop.chaos import Chaos
 from spothop.wire import StorageSpec
-from spothop_master import chaos, home
+from spothop_master import chaos, front_door, home
 from spothop_master.app import create_app, first_start
 from spothop_master.clouds.local.config import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
@@ -49,9 +51,19 @@ class CannotStart(Exception):
 class Server(uvicorn.Server):
     """Ends long polls first, and exits with status 0 after SIGTERM and SIGINT."""
 
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+    def __init__(
+        self, config: uvicorn.Config, services: Services, door: front_door.FrontDoor
+    ) -> None:
         super().__init__(config)
         self._services = services
+        self._door = door
+
+    async def main_loop(self) -> None:
+        watching = asyncio.ensure_future(front_door.watch(self._door))
+        try:
+            await super().main_loop()
+        finally:
+            watching.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._services.stopping.set()
@@ -124,8 +136,10 @@ def run(settings: MasterSettings) -> None:
         app = create_app(settings, clouds, chaos=plan_chaos(settings))
         open_database(settings, app.state.services)
         open_storage(settings.storage_url)
+        door = front_door.FrontDoor(front_door.limits_for(front_door.raise_file_limit()))
         config = uvicorn.Config(
             app,
+            http=partial(front_door.WatchedConnection, door=door),  # type: ignore[arg-type]
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=GRACEFUL_S,
@@ -133,7 +147,7 @@ def run(settings: MasterSettings) -> None:
             server_header=False,
         )
         app.state.announce = lambda: announce(settings)
-        Server(config, app.state.services).run(sockets=[listener])
+        Server(config, app.state.services, door).run(sockets=[listener])
 
 
 def plan_chaos(settings: MasterSettings) -> Chaos:

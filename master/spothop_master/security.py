@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Role(str, Enum):
@@ -69,3 +71,14 @@ def new_session_token() -> str:
 def token_hash(token: str) -> str:
     """SHA-256 in hexadecimal, the only form that is stored."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+TRUST = "spothop.trust"
+"""The ASGI extension of a server that asks to be told whom it may trust (see `front_door`)."""
+
+
+def trust(scope: Mapping[str, Any]) -> None:
+    """The request of this ASGI scope has shown a valid token."""
+    tell = (scope.get("extensions") or {}).get(TRUST)
+    if tell is not None:
+        tell()

@@ -16,7 +16,7 @@ from spothop_master.api import sync_calls
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
-from spothop_master.security import new_session_token, token_hash
+from spothop_master.security import new_session_token, token_hash, trust
 from spothop_master.services import Services
 from spothop_master.store import attempts
 from spothop_master.store.schema import Job
@@ -29,20 +29,25 @@ async def join(request: Request, services: ServicesDep) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
     message = sync_calls.read(await request.body(), JoinRequest)
     address = request.client.host if request.client else None
-    return await services.agent_threads.urgent.run(_join, services, message, address)
+    reply = await services.agent_threads.urgent.run(_join, services, message, address)
+    trust(request.scope)
+    return reply
 
 
 @router.post("/sync", response_model=SyncReply)
 async def sync(request: Request, services: ServicesDep, token: Bearer) -> Response:
     """Reports in order, answered when they are committed; a plain heartbeat from memory."""
-    content = await sync_calls.answer(services.syncs, token, await request.body())
+    known = await _session(request, services, token)
+    content = await sync_calls.answer(services.syncs, known, await request.body())
     return Response(content, media_type="application/json")
 
 
 @router.get("/bundles/{sha256}")
-async def get_bundle(sha256: str, services: ServicesDep, token: Bearer) -> FileResponse:
+async def get_bundle(
+    sha256: str, request: Request, services: ServicesDep, token: Bearer
+) -> FileResponse:
     """The bundle of the VM's own job."""
-    known = await services.syncs.session(token)
+    known = await _session(request, services, token)
     path = await services.agent_threads.bulk.run(_own_bundle, services, known, sha256)
     return FileResponse(path, media_type="application/gzip")
 
@@ -56,10 +61,16 @@ async def post_log(
     offset: Count,
 ) -> LogReply:
     """Raw bytes that begin at `offset`; the answer says where the next chunk has to begin."""
-    known = await services.syncs.session(token)
+    known = await _session(request, services, token)
     data = await request.body()
     bulk = services.agent_threads.bulk
     return await bulk.run(_append_log, services, known, attempt, offset, data)
+
+
+async def _session(request: Request, services: Services, token: str) -> VmSession:
+    known = await services.syncs.session(token)
+    trust(request.scope)
+    return known
 
 
 def _join(services: Services, message: JoinRequest, address: str | None) -> JoinReply:

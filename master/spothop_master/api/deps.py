@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Header, Query, Request
 
 from spothop_master.problems import ApiError, read_only
-from spothop_master.security import Principal
+from spothop_master.security import Principal, trust
 from spothop_master.services import Services
 
 UNAUTHORIZED = "set SPOTHOP_TOKEN; the first token is in the file admin.token of the master's home"
@@ -44,11 +44,12 @@ def token_in(authorization: str) -> str:
 Bearer = Annotated[str, Depends(bearer)]
 
 
-def reader(services: ServicesDep, token: Bearer) -> Principal:
+def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:
     """The user of the token. A plain function: FastAPI runs it in a thread."""
     principal = services.whose(token)
     if principal is None:
         raise ApiError(401, "bad_token", "no user has this token", UNAUTHORIZED)
+    trust(request.scope)
     return principal
 
 

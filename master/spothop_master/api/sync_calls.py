@@ -16,10 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spothop.wire import PROTOCOL, Strict, SyncRequest
+from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import Syncs
 from spothop_master.api import errors
 from spothop_master.api.deps import token_in
 from spothop_master.problems import ApiError
+from spothop_master.security import trust
 
 PATH = "/agent/v1/sync"
 
@@ -38,8 +40,9 @@ class SyncCalls:
             await self._app(scope, receive, send)
             return
         try:
-            token = token_in(_authorization(scope))
-            content = await answer(self._syncs, token, await _body(receive))
+            known = await self._syncs.session(token_in(_authorization(scope)))
+            trust(scope)
+            content = await answer(self._syncs, known, await _body(receive))
         except (ApiError, HTTPException) as error:
             problem = errors.answer(errors.of(error, Request(scope)))
             await problem(scope, receive, send)
@@ -52,10 +55,9 @@ class SyncCalls:
         await send({"type": "http.response.body", "body": content})
 
 
-async def answer(syncs: Syncs, token: str, body: bytes) -> bytes:
+async def answer(syncs: Syncs, known: VmSession, body: bytes) -> bytes:
     """A `wire.SyncReply` as JSON. Raises `ApiError`."""
-    message = read(body, SyncRequest)
-    return await syncs.answer(await syncs.session(token), message)
+    return await syncs.answer(known, read(body, SyncRequest))
 
 
 def read(body: bytes, model: type[Message]) -> Message:

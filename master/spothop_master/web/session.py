@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from spothop_master.problems import ApiError
-from spothop_master.security import Principal, new_login_secret
+from spothop_master.security import Principal, new_login_secret, trust
 from spothop_master.services import Services
 from spothop_master.store import users
 
@@ -35,6 +35,7 @@ async def viewer(request: Request) -> Principal:
     principal = await run_in_threadpool(_services(request).logged_in, secret) if secret else None
     if principal is None:
         raise NotLoggedIn
+    trust(request.scope)
     return principal
 
 
