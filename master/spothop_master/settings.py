@@ -22,6 +22,8 @@ from pydantic import (
 
 PREFIX = "SPOTHOP_MASTER_"
 
+CLOUD_CALLS = 16
+CallsAtOnce = Annotated[int, Field(ge=1, le=256)]
 MeanLife = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -91,6 +93,10 @@ class MasterSettings(BaseModel):
     prior_backup_s: float = Field(default=2, gt=0)
     prior_step_s: float = Field(default=1, gt=0)
 
+    cloud_calls: dict[str, CallsAtOnce] = Field(default_factory=dict)
+    """By cloud, how many launches and terminations may be under way there at the same time, where
+    16 is not right: `local=32,other=8`."""
+
     backoff_base_s: float = Field(default=1, gt=0)
     """First wait after a full round of refusals or a failure; doubles, with jitter."""
     backoff_max_s: float = Field(default=300, gt=0)
@@ -109,12 +115,17 @@ class MasterSettings(BaseModel):
     @classmethod
     def _patterns(cls, value: Any) -> Any:
         """From the environment it comes as text: `pattern=seconds`, separated by commas."""
-        if not isinstance(value, str):
-            return value
-        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
-        if any(not pattern.strip() for pattern, _, _ in pairs):
-            raise ValueError("write pattern=seconds,pattern=seconds, such as local/*=60")
-        return {pattern.strip(): seconds.strip() for pattern, _, seconds in pairs}
+        return _pairs(value, "write pattern=seconds,pattern=seconds, such as local/*=60")
+
+    @field_validator("cloud_calls", mode="before")
+    @classmethod
+    def _counts(cls, value: Any) -> Any:
+        """From the environment it comes as text: `cloud=count`, separated by commas."""
+        return _pairs(value, "write cloud=count,cloud=count, such as local=16")
+
+    def calls_at_once(self, cloud: str) -> int:
+        """Launches and terminations under way at this cloud at the same time."""
+        return self.cloud_calls.get(cloud, CLOUD_CALLS)
 
     @model_validator(mode="before")
     @classmethod
@@ -129,6 +140,16 @@ class MasterSettings(BaseModel):
             values.get("public_url") or f"http://127.0.0.1:{values.get('port') or 8900}"
         ).rstrip("/")
         return filled
+
+
+def _pairs(value: Any, hint: str) -> Any:
+    """`key=value,key=value` as a mapping; what is no text stays. Raises ValueError(hint)."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
+    if any(not key.strip() for key, _, _ in pairs):
+        raise ValueError(hint)
+    return {key.strip(): each.strip() for key, _, each in pairs}
 
 
 def read_settings(environ: Mapping[str, str], options: Mapping[str, object]) -> MasterSettings:

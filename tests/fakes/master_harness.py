@@ -21,13 +21,14 @@ from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
+from spothop_master.clouds.base import LaunchSpec, Vm
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action
 from spothop_master.loops.snapshot import jobs_to_watch
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep
 from spothop_master.settings import MasterSettings
-from spothop_master.store import jobs, leases
+from spothop_master.store import jobs
 from spothop_master.store.schema import (
     Attempt,
     BackOffRow,
@@ -61,6 +62,17 @@ class Inline(Executor):
         return future
 
 
+class Later(Executor):
+    """Calls that hang, or wait for a thread, until the test lets them happen."""
+
+    def __init__(self) -> None:
+        self.given: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.given.append(lambda: fn(*args, **kwargs))
+        return Future()
+
+
 def _no_sync(connection: Any, _record: object) -> None:
     """Tests survive no power cut; the disk of a test machine may be slow."""
     connection.execute("PRAGMA synchronous=OFF")
@@ -86,6 +98,8 @@ class MasterHarness:
             }
         )
         self.random = random.Random(seed)
+        self.calls: Executor = Inline()
+        """Where clouds are called to launch and to terminate; set it before `restart`."""
         self.chains: dict[str, FakeChain] = defaultdict(FakeChain)
         self.agents: dict[str, ScriptedAgent] = {}
         self._tokens = 0
@@ -117,7 +131,7 @@ class MasterHarness:
             sessions=Sessions(self.db),
             clock=self.clock,
             chaos=self.chaos,
-            executor=Inline(),
+            executor=self.calls,
             rng=rng,
             new_token=self._token,
         )
@@ -130,6 +144,19 @@ class MasterHarness:
             raise Killed(point)
 
         self.chaos.at(point, die)
+
+    def during_launch(self, act: Callable[[], None], *, late: bool = False) -> None:
+        """The next launch is a slow one: this happens before the cloud makes the VM, or, `late`,
+        after that and before it answers."""
+        launch = self.cloud.launch
+
+        def slow(spec: LaunchSpec, token: str) -> Vm:
+            self.cloud.launch = launch  # type: ignore[method-assign]
+            vm = launch(spec, token) if late else None
+            act()
+            return vm or launch(spec, token)
+
+        self.cloud.launch = slow  # type: ignore[method-assign]
 
     def _token(self) -> str:
         self._tokens += 1
@@ -159,8 +186,14 @@ class MasterHarness:
     # -- time ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """One pass of the supervise loop."""
+        """One pass of the supervise loop over every job, and what follows from it at once."""
+        self.supervisor.wake.clear()
         self.supervisor.run_once()
+        for _ in range(PASSES):
+            if not self.supervisor.wake.is_set():
+                break
+            self.supervisor.wake.clear()
+            self.supervisor.run_due()
 
     def look_at_what_is_due(self) -> None:
         """What the loop does; nothing may be left that a look at every job would find."""
@@ -172,13 +205,11 @@ class MasterHarness:
         assert self._overlooked() == {}
 
     def _overlooked(self) -> dict[str, list[Action]]:
-        """What there is to do for each job that nobody works on."""
+        """What there is to do for each job."""
         supervisor, found = self.supervisor, {}
         with self.db.read() as session:
             for job_id in jobs_to_watch(session):
-                held = leases.held(session.get_one(Job, job_id), now=self.clock())
-                if not held and job_id not in supervisor._busy:
-                    found[job_id] = supervisor._decide(session, job_id)[1]
+                found[job_id] = supervisor._decide(session, job_id)[1]
         return {job_id: actions for job_id, actions in found.items() if actions}
 
     def tick(self, seconds: float = 1.0) -> None:

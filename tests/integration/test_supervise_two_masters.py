@@ -1,33 +1,20 @@
-"""Two masters on one database: the lease keeps a job with one of them at a time."""
+"""Two masters on one database: a lease keeps each call to a cloud with one of them at a time."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fakes.master_harness import OWNER, Inline, MasterHarness
+from fakes.master_harness import OWNER, Inline, Later, MasterHarness
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.clouds.watcher import CloudWatcher
-from spothop_master.loops.supervise import LEASE, Supervisor
+from spothop_master.loops.supervise import Supervisor
 from spothop_master.store import leases
-
-
-class Later(Executor):
-    """A launch that hangs until the test lets it happen."""
-
-    def __init__(self) -> None:
-        self.given: list[Callable[[], Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.given.append(lambda: fn(*args, **kwargs))
-        return Future()
 
 
 @pytest.fixture
@@ -57,9 +44,8 @@ def second_master(harness: MasterHarness) -> Supervisor:
 def hang(harness: MasterHarness) -> Later:
     """The first master's launch hangs after its intent was committed."""
     harness.submit()
-    harness.watcher.ask_offers()
-    later = Later()
-    harness.supervisor._executor = later
+    harness.calls = later = Later()
+    harness.restart()
     harness.look()
     assert len(later.given) == 1
     return later
@@ -81,15 +67,22 @@ def test_a_launch_under_way_is_left_alone(harness: MasterHarness) -> None:
 def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
     harness: MasterHarness,
 ) -> None:
-    later = hang(harness)
     other = second_master(harness)
-    harness.clock.advance(LEASE.total_seconds())
-    for _ in range(12):
-        harness.clock.advance(1)
-        other.run_once()
-    lost, taken = harness.vms()
-    assert (lost.reason, taken.state) == ("launch_failed", "booting")
-    later.given.pop()()
+    seen: list[tuple[str | None, str]] = []
+
+    def outlive_the_lease() -> None:
+        harness.clock.advance(leases.TTL.total_seconds())
+        for _ in range(12):
+            harness.clock.advance(1)
+            other.run_once()
+        lost, taken = harness.vms()
+        seen.append((lost.reason, taken.state))
+
+    harness.submit()
+    harness.during_launch(outlive_the_lease)
+    harness.supervisor.run_once()
+    assert seen == [("launch_failed", "booting")]
+    taken = harness.vms()[1]
     assert len(harness.cloud.alive()) == 2
     for _ in range(10):
         harness.clock.advance(1)
@@ -99,34 +92,40 @@ def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
     assert harness.vms()[0].cloud_id is None
 
 
-def test_a_stop_waits_for_the_launch_under_way(harness: MasterHarness) -> None:
+def test_another_master_cancels_while_the_launch_is_under_way(harness: MasterHarness) -> None:
     later = hang(harness)
     harness.want("cancelled")
     other = second_master(harness)
     other.run_once()
-    assert harness.job().state == "allocating"
+    assert harness.job().state == "cancelled"
+    assert [vm.state for vm in harness.vms()] == ["terminating"]
     later.given.pop()()
     for _ in range(4):
         harness.clock.advance(1)
         other.run_once()
-    assert harness.job().state == "cancelled"
+    assert [vm.state for vm in harness.vms()] == ["terminated"]
     assert harness.cloud.alive() == []
 
 
-def test_a_job_that_another_master_takes_in_between_is_left_alone(harness: MasterHarness) -> None:
-    """After the look without a lock, and before the decision under it: also where the decision
-    needs no cloud and so no lease of its own."""
+def test_what_another_master_did_in_between_is_not_done_twice(harness: MasterHarness) -> None:
+    """After the look without a lock, and before the decision under it."""
     harness.submit()
-    harness.want("cancelled")
-
-    def taken() -> None:
-        with harness.db.begin() as session:
-            leases.take(session, "job-1", token="other", ttl=LEASE, now=harness.clock())
-
-    harness.chaos.at("before_plan", taken)
+    other = second_master(harness)
+    other.run_once()  # asks for offers
+    harness.chaos.at("before_plan", other.run_once)
     harness.look()
-    assert (harness.job().state, harness.job().lease_token) == ("queued", "other")
-    assert harness.events("state") == []
-    harness.clock.advance(LEASE.total_seconds())  # the other one has died
+    assert len(harness.cloud.launches) == 1
+    assert [attempt.number for attempt in harness.attempts()] == [1]
+
+
+def test_two_masters_ask_for_one_termination_once(harness: MasterHarness) -> None:
+    """Each of them knows only by its own memory when it last asked."""
+    agent = harness.training()
+    other = second_master(harness)
+    harness.calls = later = Later()
+    harness.restart()
+    agent.exit(0)
     harness.look()
-    assert harness.job().state == "cancelled"
+    other.run_once()
+    assert len(later.given) == 1
+    assert len(harness.cloud.alive()) == 1, "the other one waits for the call under way"

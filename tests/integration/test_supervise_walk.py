@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes.fake_cloud import AmbiguousAfter
-from fakes.master_harness import Killed, MasterHarness
+from fakes.master_harness import Killed, Later, MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from spothop.wire import JOB_ACTIVE, AttemptState, JobState, SaveKind, VmState
+from spothop.wire import JOB_ACTIVE, JOB_ENDED, AttemptState, JobState, SaveKind, VmState
 from spothop_master.agents.protocol import BadToken
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import (
@@ -25,23 +27,51 @@ from spothop_master.clouds.base import (
 from spothop_master.core.evidence import EndCause
 
 STEPS = 120
+DEEP = 3
+"""So many launches at most are slow inside one another."""
 REFUSALS: tuple[type[CloudError], ...] = (NoCapacity, QuotaExceeded, Throttled, Unavailable)
 
 
-class Walk:
-    """One seed: things happen at random, then calm returns and the job must end."""
+class Turns(Later):
+    """Calls that wait for their turn; some get it at once."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.share = 0.5
+        self._rng = rng
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self.run()
+        return future
+
+    def run(self) -> None:
+        for call in [*self.given]:
+            if self._rng.random() < self.share and call in self.given:
+                self.given.remove(call)
+                call()
+
+
+class Walk:
+    """One seed: things happen at random, then calm returns and the job must end. Where the user
+    `cancels`, as soon as it may."""
+
+    def __init__(self, folder: Path, seed: int, *, cancels: bool) -> None:
         self.random = random.Random(seed)
+        self.end = "cancelled" if cancels else "succeeded"
+        self.deep = 0
         self.harness = MasterHarness(
             folder, seed=seed, silent_after_s=8, join_timeout_s=15, stop_timeout_s=6
         )
+        self.calls = self.harness.calls = Turns(self.random)
+        self.harness.restart()
         self.harness.submit(retries={"user": 50, "infrastructure": 50})
         self.happenings: list[Callable[[], None]] = [
             self.notice,
             self.kill_vm,
             self.refuse,
             self.unclear,
+            self.slow,
             self.cloud_away,
             self.master_dies,
             self.fail,
@@ -55,11 +85,13 @@ class Walk:
                 self.random.choice(self.happenings)()
             self.turn()
             self.check()
+        if self.end == "cancelled":
+            self.cancel()
         self.calm_down()
         for _ in range(200):
             self.turn()
             self.check()
-            if self.harness.job().state == "succeeded" and not self.harness.cloud.alive():
+            if self.harness.job().state == self.end and not self.harness.cloud.alive():
                 break
         self.harness.settle(8)
         self.check_end()
@@ -74,9 +106,11 @@ class Walk:
             if self.is_up(agent):
                 self.act(agent)
         try:
+            self.calls.run()
             self.harness.look_at_what_is_due()
             self.harness.sweep.run_once()
         except Killed:
+            self.calls.given.clear()
             self.harness.restart()
 
     def join_those_that_are_up(self) -> None:
@@ -144,6 +178,25 @@ class Walk:
         self.harness.cloud.script.append(answer)
         self.harness.cloud.hidden_s = self.random.choice([0.0, 3.0])
 
+    def slow(self) -> None:
+        """Time goes by while a launch is under way, and whatever happens then."""
+        seconds, late = self.random.randint(1, 12), self.random.random() < 0.5
+
+        def meanwhile() -> None:
+            self.deep += 1
+            for _ in range(seconds if self.deep <= DEEP else 0):
+                self.turn()
+                self.check()
+            self.deep -= 1
+
+        self.harness.during_launch(meanwhile, late=late)
+
+    def cancel(self) -> None:
+        if JobState(self.harness.job().state) not in JOB_ENDED:
+            self.harness.want("cancelled")
+            return
+        self.end = self.harness.job().state
+
     def cloud_away(self) -> None:
         self.harness.cloud.away = None if self.harness.cloud.away else Unavailable("503")
 
@@ -164,6 +217,7 @@ class Walk:
         self.harness.cloud.refusing.clear()
         self.harness.cloud.script.clear()
         self.harness.cloud.hidden_s = 0.0
+        self.calls.share = 1.0
         self.harness.restart()
 
     # -- invariants -------------------------------------------------------------------------------
@@ -184,7 +238,7 @@ class Walk:
             assert living == []
 
     def check_end(self) -> None:
-        assert self.harness.job().state == "succeeded"
+        assert self.harness.job().state == self.end
         assert self.harness.cloud.alive() == []
         assert {vm.state for vm in self.harness.vms()} <= {VmState.TERMINATED.value}
         lives = [o.vm_id for o in self.harness.observations("life")]
@@ -198,4 +252,4 @@ MORE = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 100)
 
 @pytest.mark.parametrize("seed", [*range(2), *MORE])
 def test_any_walk_ends_well(tmp_path: Path, seed: int) -> None:
-    Walk(tmp_path, seed).run()
+    Walk(tmp_path, seed, cancels=seed % 2 == 1).run()

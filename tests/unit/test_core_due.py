@@ -66,6 +66,7 @@ def test_a_vm_that_is_silent_for_ever_waits_for_nothing_more() -> None:
         ({}, {"state": VmState.BOOTING, "running_at": ago(200)}, 100),
         ({}, {"deadline_at": NOW + timedelta(seconds=30), "notice_at": ago(9)}, 32),
         ({}, {"state": VmState.TERMINATING, "asked_s": 2.0}, 3),
+        ({}, {"in_flight": True, "effect_until": NOW + timedelta(seconds=20)}, 20),
     ],
 )
 def test_a_moment(job: dict[str, object], facts: dict[str, object], expected: float) -> None:
@@ -136,6 +137,7 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
     state = draw(st.sampled_from(VmState))
     leaves = state in VM_LEAVING
     sighting = Sighting(cloud_id=f"i-{name}", over=False, running_at=draw(past))
+    effect_until = draw(moments)
     return VmFacts(
         id=name,
         pool=POOL,
@@ -154,6 +156,8 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
         sighting=draw(mostly(sighting, None)),
         silent_s=draw(seconds),
         asked_s=draw(st.none() | st.integers(0, 9)),
+        in_flight=effect_until is not None and effect_until > NOW,
+        effect_until=effect_until,
     )
 
 
@@ -213,6 +217,8 @@ def later(facts: Snapshot, seconds: float) -> Snapshot:
                 one,
                 silent_s=one.silent_s + seconds,
                 asked_s=None if one.asked_s is None else one.asked_s + seconds,
+                in_flight=one.effect_until is not None
+                and one.effect_until > facts.now + timedelta(seconds=seconds),
             )
             for one in facts.vms
         ),

@@ -30,6 +30,13 @@ def listed(**facts: object) -> Sighting:
 
 
 UNSEEN = {"listed_at": ago(1), "sighting": None}
+UNLAUNCHED = {
+    **UNSEEN,
+    "state": VmState.REQUESTED,
+    "cloud_id": None,
+    "launched_at": None,
+    "joined_at": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +87,22 @@ UNSEEN = {"listed_at": ago(1), "sighting": None}
         (
             {**UNSEEN, "state": VmState.TERMINATING, "launched_at": None, "requested_at": ago(5.9)},
             None,
+        ),
+        # a launch that is under way, and 5 s after the end of the call for it
+        ({**UNLAUNCHED, "in_flight": True, "effect_until": ago(-30)}, None),
+        ({**UNLAUNCHED, "state": VmState.TERMINATING, "in_flight": True}, None),
+        ({**UNLAUNCHED, "effect_until": ago(5.9)}, None),
+        (
+            {**UNLAUNCHED, "effect_until": ago(6)},
+            LaunchLost(vm="a", reason="the cloud has no VM with its token"),
+        ),
+        (
+            {**UNLAUNCHED, "in_flight": True, "sighting": listed()},
+            Adopt(vm="a", reason="the cloud has its token as i-a"),
+        ),
+        (  # a termination that is under way
+            {**UNSEEN, "state": VmState.TERMINATING, "in_flight": True, "effect_until": ago(-30)},
+            VmOver(vm="a", reason="the cloud does not know it any more"),
         ),
     ],
 )

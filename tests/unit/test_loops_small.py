@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from sqlalchemy import event
 
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
-from fakes.master_harness import OWNER, Inline, MasterHarness
+from fakes.master_harness import OWNER, Inline, Later, MasterHarness
 from spothop.wire import AgentConfig, Dialect
 from spothop_master.clouds.base import OWNER_TAG, BadRequest, LaunchSpec, Unavailable
 from spothop_master.clouds.watcher import ADAPTER_FAULT, CloudWatcher
@@ -25,17 +24,6 @@ from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.sweep import Sweep
 from spothop_master.store.schema import Price
-
-
-class Later(Executor):
-    """Keeps what it was given until the test lets it happen."""
-
-    def __init__(self) -> None:
-        self.given: list[Callable[[], Any]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.given.append(lambda: fn(*args, **kwargs))
-        return Future()
 
 
 def watcher(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> CloudWatcher:
@@ -403,8 +391,8 @@ def test_a_slow_launch_delays_no_other_job(tmp_path: Path) -> None:
     harness.submit("job-1")
     harness.submit("job-2")
     harness.look()
-    later = Later()
-    harness.supervisor._executor = later
+    harness.calls = later = Later()
+    harness.restart()
     harness.cloud.preempt(harness.machine(job_id="job-1").id, 0)
     harness.tick(3)
     assert len(later.given) == 1  # job-1's replacement hangs in its launch

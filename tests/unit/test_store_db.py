@@ -19,6 +19,7 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from fakes import sample_rows
 from spothop.statemachine import IllegalTransition
 from spothop.wire import JobState, VmReason
 from spothop_master.core.states import JobEvent, VmEvent
@@ -217,40 +218,74 @@ def test_refused_events_change_nothing(db: Database, events: list[JobEvent]) -> 
         assert session.scalar(sa.select(sa.func.count()).select_from(Event)) == taken
 
 
+def a_vm(db: Database) -> None:
+    with db.begin() as session:
+        row = sample_rows.vm(1, "j1", 0, 0, None, None)
+        row.id = "v1"
+        session.add(row)
+
+
+def lease_of(db: Database) -> tuple[str | None, datetime | None]:
+    with db.read() as session:
+        row = session.get_one(VmRow, "v1")
+        return row.lease_token, row.lease_until
+
+
 def test_a_lease_is_taken_once_and_given_back_by_its_holder(db: Database) -> None:
-    ttl = timedelta(seconds=60)
+    a_vm(db)
     with db.begin() as session:
-        leases.take(session, "j1", token="a", ttl=ttl, now=NOW)
+        leases.take(session, "v1", token="a", now=NOW)
         with pytest.raises(leases.StaleLease):
-            leases.take(session, "j1", token="b", ttl=ttl, now=NOW)
+            leases.take(session, "v1", token="b", now=NOW)
         with pytest.raises(leases.StaleLease):
-            leases.drop(session, "j1", token="b")
+            leases.drop(session, "v1", token="b", now=NOW)
+    assert lease_of(db) == ("a", NOW + leases.TTL)
+    assert leases.held(*lease_of(db), now=NOW)
+    later = NOW + timedelta(seconds=3)
     with db.begin() as session:
-        assert leases.held(session.get_one(Job, "j1"), now=NOW)
-        leases.drop(session, "j1", token="a")
-    with db.begin() as session:
-        assert not leases.held(session.get_one(Job, "j1"), now=NOW)
+        leases.drop(session, "v1", token="a", now=later)
+    assert lease_of(db) == (None, later), "until then a call was under way"
+    assert not leases.held(*lease_of(db), now=NOW)
 
 
 def test_a_lease_that_is_over_can_be_taken_and_the_first_holder_finds_out(db: Database) -> None:
-    ttl = timedelta(seconds=60)
+    a_vm(db)
+    over = NOW + leases.TTL
     with db.begin() as session:
-        leases.take(session, "j1", token="a", ttl=ttl, now=NOW)
+        leases.take(session, "v1", token="a", now=NOW)
+    assert not leases.held(*lease_of(db), now=over)
     with db.begin() as session:
-        leases.take(session, "j1", token="b", ttl=ttl, now=NOW + ttl)
+        leases.take(session, "v1", token="b", now=over)
 
     def write_late() -> None:
         with db.begin() as session:
             session.get_one(Job, "j1").reason = "must not stay"
-            leases.drop(session, "j1", token="a")
+            leases.drop(session, "v1", token="a", now=over)
 
     with pytest.raises(leases.StaleLease):
         write_late()
     with db.begin() as session:
         assert session.get_one(Job, "j1").reason == ""
-        leases.break_all(session)
+        leases.break_all(session, now=over)
+    assert lease_of(db) == (None, over)
     with db.begin() as session:
-        leases.take(session, "j1", token="c", ttl=ttl, now=NOW)
+        leases.take(session, "v1", token="c", now=over)
+
+
+def test_a_lease_is_renewed_while_it_is_held(db: Database) -> None:
+    a_vm(db)
+    later = NOW + leases.TTL / 2
+    with db.begin() as session:
+        leases.take(session, "v1", token="a", now=NOW)
+        leases.renew(session, {"v1": "another's"}, now=later)
+    assert lease_of(db) == ("a", NOW + leases.TTL)
+    with db.begin() as session:
+        leases.renew(session, {"v1": "a", "gone": "a"}, now=later)
+    assert lease_of(db) == ("a", later + leases.TTL)
+    with db.begin() as session:
+        leases.void(session, "v1")
+        with pytest.raises(leases.StaleLease):
+            leases.drop(session, "v1", token="a", now=later)
 
 
 def test_an_error_of_the_database_shows_no_value(db: Database) -> None:

@@ -149,12 +149,13 @@ def tidy(snapshot: Snapshot) -> list[Action]:
 
 
 def ask(snapshot: Snapshot) -> list[Action]:
-    """A VM on its way out: tell the cloud until its listing agrees (I3)."""
+    """A VM on its way out: tell the cloud until its listing agrees (I3). One whose launch has not
+    returned yet is told of as soon as it has an id."""
     again = snapshot.limits.ask_again_s
     return [
         AskTermination(vm=vm.id, reason="not over yet" if vm.asked_s else _why(vm))
         for vm in snapshot.vms
-        if vm.state is VmState.TERMINATING and vm.cloud_id is not None
+        if vm.state is VmState.TERMINATING and vm.cloud_id is not None and not vm.in_flight
         if vm.asked_s is None or vm.asked_s >= again
     ]
 

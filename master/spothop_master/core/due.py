@@ -80,6 +80,8 @@ def _of_vms(snapshot: Snapshot, present: list[VmFacts]) -> Iterator[datetime]:
     limits = snapshot.limits
     yield from _deadlines(snapshot, [vm.deadline_at for vm in present])
     for vm in present:
+        if vm.in_flight and vm.effect_until is not None:
+            yield vm.effect_until
         if vm.state is VmState.BOOTING:
             since = vm.running_at or vm.launched_at or vm.requested_at
             yield since + timedelta(seconds=limits.join_timeout_s)

@@ -186,6 +186,10 @@ class VmFacts:
     silent_s: float = 0
     asked_s: float | None = None
     """Since we last asked the cloud to terminate it; None: never."""
+    in_flight: bool = False
+    """Somebody calls the cloud about it now, to launch or to terminate it, under a lease."""
+    effect_until: datetime | None = None
+    """When that lease ends, or when the newest call was over; None: there was none."""
 
     @property
     def alive(self) -> bool:

@@ -4,8 +4,9 @@ What it must guarantee: a VM counts as terminated only when its cloud says so, a
 failed only when nothing can come of it any more (I3). An answer that got lost is therefore no
 evidence; the listing is. Three rules:
 
-1. A listing without a VM says something only if it began `settle_s` after the launch: clouds list
-   a new VM late. Before that nothing follows from it.
+1. A listing without a VM says something only if it began `settle_s` after the launch, and after the
+   end of the call for it: clouds list a new VM late, and a call may hang for a minute before it
+   makes one. Before that nothing follows from it.
 2. Without a cloud id and without an agent that joined, a VM that such a listing lacks was never
    made. Otherwise it is over, but only if we asked for that or its agent is silent, too: a listing
    may lack a VM that runs, and an agent that talks is the better evidence.
@@ -78,6 +79,10 @@ def _seen(vm: VmFacts) -> Action | None:
 
 def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
     since = vm.launched_at or vm.requested_at
+    if vm.cloud_id is None:
+        if vm.in_flight:
+            return None
+        since = max(since, vm.effect_until or since)
     settled = since + timedelta(seconds=snapshot.limits.settle_s)
     if vm.listed_at is None or vm.listed_at < settled:
         return None

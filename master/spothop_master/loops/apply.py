@@ -1,6 +1,7 @@
 """Writes decisions down, in the transaction in which they were made (I3: intent before effect).
 
-What needs a cloud comes back as an effect, to be performed after the commit.
+What needs a cloud comes back as an effect, to be performed after the commit, under a lease on its
+VM that is taken here.
 """
 
 from __future__ import annotations
@@ -34,32 +35,13 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.facts import Snapshot
+from spothop_master.loops.effects import Effect, Launch, Terminate
 from spothop_master.security import token_hash
-from spothop_master.store import attempts, jobs, vms
+from spothop_master.store import attempts, jobs, leases, vms
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 AGENT_DIRECTORY = "/var/lib/spothop"
 """On the VM's own disk. The local cloud puts its own in place of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """Ask the cloud for the VM of this row, which is committed."""
-
-    vm: str
-    cloud: str
-    token: str
-    spec: LaunchSpec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terminate:
-    vm: str
-    cloud: str
-    cloud_id: str
-
-
-Effect = Launch | Terminate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +51,7 @@ class LaunchContext:
     owner: str
     master_url: str
     new_token: Callable[[], str]
-    """Unguessable; for joins, and for the names of VMs."""
+    """Unguessable; for joins, leases, and the names of VMs."""
     offers: Mapping[Pool, PoolInfo]
     heartbeats: Heartbeats
 
@@ -83,8 +65,7 @@ def apply(
         case LaunchVm():
             return _launch(session, job, action, context, now)
         case AskTermination():
-            row = session.get_one(VmRow, action.vm)
-            return [Terminate(vm=row.id, cloud=row.cloud, cloud_id=row.cloud_id or "")]
+            return [_terminate(session, job, action, context, now)]
         case Adopt() | MarkRunning() | LaunchLost() | VmOver() | MarkSuspect() | ReleaseVm():
             _of_vm(session, snapshot, action, context.heartbeats, now)
         case AssignSame():
@@ -136,7 +117,28 @@ def _launch(
         tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
         max_price=jobs.spec_of(job).resources.max_price,
     )
-    return [Launch(vm=name, cloud=info.pool.cloud, token=client_token, spec=spec)]
+    lease = context.new_token()
+    leases.take(session, name, token=lease, now=now)
+    return [
+        Launch(
+            job=job.id,
+            vm=name,
+            cloud=info.pool.cloud,
+            lease=lease,
+            token=client_token,
+            spec=spec,
+        )
+    ]
+
+
+def _terminate(
+    session: Session, job: Job, action: AskTermination, context: LaunchContext, now: datetime
+) -> Terminate:
+    row, lease = session.get_one(VmRow, action.vm), context.new_token()
+    leases.take(session, row.id, token=lease, now=now)
+    return Terminate(
+        job=job.id, vm=row.id, cloud=row.cloud, lease=lease, cloud_id=row.cloud_id or ""
+    )
 
 
 def _place(
@@ -161,6 +163,7 @@ def _of_vm(
         case MarkRunning():
             vms.running(session, row, running_at=action.running_at, now=now)
         case LaunchLost():
+            leases.void(session, row.id)
             growth = snapshot.limits.growth(snapshot.jitter)
             vms.launch_lost(session, row, detail=action.reason, growth=growth, now=now)
         case MarkSuspect():

@@ -31,7 +31,7 @@ from spothop_master.core.facts import (
     Snapshot,
     VmFacts,
 )
-from spothop_master.store import refusals
+from spothop_master.store import leases, refusals
 from spothop_master.store.attempts import hangs as count_hangs
 from spothop_master.store.jobs import requirements_of, spec_of
 from spothop_master.store.observations import saved_since_notice, saved_since_stop
@@ -226,6 +226,8 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
         sighting=sighting_of(seen) if seen else None,
         silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
+        in_flight=leases.held(row.lease_token, row.lease_until, now=now),
+        effect_until=row.lease_until,
     )
 
 

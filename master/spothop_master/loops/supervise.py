@@ -1,9 +1,8 @@
-"""The supervise loop: for each job load -> decide -> write intents -> call clouds -> write results.
+"""The supervise loop: for each job load -> decide -> write intents; clouds are called beside it.
 
-Loading, deciding and writing intents is one transaction; the clouds are called after its commit, in
-a thread of the job's own, so that a slow launch delays no other job (I4). A lease on the job guards
-what the thread writes: whoever lost the lease writes nothing, and the next pass learns from the
-cloud's listing (I3, I10). So it is after an unexpected exception, when the lease is given back.
+Loading, deciding and writing intents is one transaction. What needs a cloud is an effect on one VM,
+started after the commit (`loops.effects`): neither other jobs wait for it nor its own, whose facts
+say that it is under way. What came of it is a change of the job like any other.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -23,15 +22,15 @@ from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
-from spothop_master.clouds.base import Ambiguous, Cloud, CloudError, refused_by
+from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action, VmOver
 from spothop_master.core.decide import decide
-from spothop_master.core.due import Due, due
+from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
-from spothop_master.core.refusals import Refused
 from spothop_master.loops.agenda import Agenda
-from spothop_master.loops.apply import Effect, Launch, LaunchContext, Terminate, apply
+from spothop_master.loops.apply import LaunchContext, apply
+from spothop_master.loops.effects import Effect, Effects, Launch, Terminate, threads
 from spothop_master.loops.snapshot import (
     Observed,
     clouds_in_use,
@@ -40,19 +39,13 @@ from spothop_master.loops.snapshot import (
     snapshot_of,
 )
 from spothop_master.settings import MasterSettings
-from spothop_master.store import leases, transitions, vms
+from spothop_master.store import leases, transitions
 from spothop_master.store.db import Database
-from spothop_master.store.schema import Job, VmRow
 
 log = logging.getLogger(__name__)
 
-LEASE = timedelta(minutes=5)
-"""Longer than any launch takes; a dead master's leases on PostgreSQL hold this long."""
-
 ROUNDS = 50
 """At most so many decisions about one job in one transaction; more is a fault in the rules."""
-
-THREADS = 16
 
 SCAN = timedelta(seconds=5)
 """How often the database is asked for jobs that nobody told of."""
@@ -91,16 +84,23 @@ class Supervisor:
         self._sessions = sessions
         self._clock = clock
         self._chaos = chaos or Chaos(POINTS)
-        self._executor = executor or ThreadPoolExecutor(THREADS, thread_name_prefix="supervise")
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
-        self._busy: set[str] = set()
         self._asked: dict[str, datetime] = {}
         self._in_use: dict[str, None] = {}
         self._agenda = Agenda(heartbeats, self._rng.random)
         self._scan_at: datetime | None = None
         self._listed: dict[str, None] = {}
         self._began = False
+        self._effects = Effects(
+            db=db,
+            clouds=clouds,
+            clock=clock,
+            chaos=self._chaos,
+            executor_of=lambda cloud: executor or threads(cloud, settings.calls_at_once(cloud)),
+            growth=lambda: limits_of(settings).growth(self._rng.random()),
+            done=lambda job_id: self._on_change([job_id]),
+        )
         self._observed = Observed(
             watcher=watcher, heartbeats=heartbeats, asked=self._asked, limits=limits_of(settings)
         )
@@ -150,6 +150,7 @@ class Supervisor:
     def run_due(self) -> None:
         """Look at the jobs that changed and those whose time has come; what needs a cloud goes on
         in threads."""
+        self._effects.renew()
         if self._scan_at is None or not timedelta() < self._scan_at - self._clock() <= SCAN:
             self._agenda.know(self._scan())
         self._pass()
@@ -163,7 +164,7 @@ class Supervisor:
         """The jobs that are not over, or have VMs."""
         if not self._began and self._db.single_master:
             with self._db.begin() as session:
-                leases.break_all(session)
+                leases.break_all(session, now=self._clock())
         self._began = True
         self._scan_at = self._clock() + SCAN
         with self._db.read() as session:
@@ -199,28 +200,19 @@ class Supervisor:
 
     def close(self) -> None:
         """Wait for calls under way; their results are written."""
-        self._executor.shutdown(wait=True)
+        self._effects.close()
 
     # -- one job ---------------------------------------------------------------------------------
 
     def _look(self, job_id: str) -> None:
-        if job_id in self._busy or not self._has_work(job_id):  # what is busy tells when it is not
-            return
-        token = self._new_token()
-        effects = self._plan(job_id, token)
-        if effects:
-            self._busy.add(job_id)
-            self._executor.submit(self._work, job_id, token, effects)
-        else:
+        if self._has_work(job_id):
+            self._effects.start(self._plan(job_id))
             self._agenda.changed([job_id])
 
     def _has_work(self, job_id: str) -> bool:
         """Without the write lock: most looks end here, with what the job waits for."""
         now = self._clock()
         with self._db.read() as session:
-            if leases.held(session.get_one(Job, job_id), now=now):
-                self._agenda.plan(job_id, Due(at=now), now=now)
-                return False
             facts, actions = self._decide(session, job_id)
         if not actions:
             waits_for = due(facts)
@@ -235,15 +227,14 @@ class Supervisor:
         )
         return facts, decide(facts)
 
-    def _plan(self, job_id: str, token: str) -> list[Effect]:
-        """Decide and write until nothing is left to decide; with effects, under a lease."""
+    def _plan(self, job_id: str) -> list[Effect]:
+        """Decide and write until nothing is left to decide; the effects that this needs."""
         self._chaos.reach("before_plan")
         now = self._clock()
         effects: list[Effect] = []
         over: list[str] = []
         with self._db.begin() as session:
-            if leases.held(leases.lock(session, job_id), now=now):
-                return []
+            leases.lock(session, job_id)
             for _ in range(ROUNDS):
                 facts, actions = self._decide(session, job_id)
                 if not actions:
@@ -257,8 +248,6 @@ class Supervisor:
                 self._asked.update(dict.fromkeys(asked, now))
             else:
                 raise RuntimeError(f"job {job_id}: no end of decisions, the last was {actions}")
-            if effects:
-                leases.take(session, job_id, token=token, ttl=LEASE, now=now)
         for vm_id in over:
             self._sessions.forget(vm_id)
             self._heartbeats.forget(vm_id)
@@ -270,35 +259,6 @@ class Supervisor:
             self._chaos.reach("vm_row_committed")
         return effects
 
-    def _work(self, job_id: str, token: str, effects: Sequence[Effect]) -> None:
-        """In a thread: call the clouds, write the results, go on with what follows from them."""
-        try:
-            while effects:
-                results = [self._call(effect) for effect in effects]
-                with self._db.begin() as session:
-                    leases.drop(session, job_id, token=token)
-                    for write in results:
-                        write(session)
-                self._chaos.reach("after_apply")
-                token = self._new_token()
-                effects = self._plan(job_id, token)
-        except leases.StaleLease as error:
-            log.warning("%s; what was found out is dropped", error)
-        except Exception:  # a driver may raise anything
-            log.exception("job %s: the cloud's listing will tell what came of it", job_id)
-            self._give_back(job_id, token)
-        self._busy.discard(job_id)
-        self._on_change([job_id])
-
-    def _give_back(self, job_id: str, token: str) -> None:
-        try:
-            with self._db.begin() as session:
-                leases.drop(session, job_id, token=token)
-        except leases.StaleLease:
-            pass
-        except Exception:  # the database is away, too
-            log.exception("job %s: its lease ends by itself", job_id)
-
     def _launch_context(self) -> LaunchContext:
         return LaunchContext(
             owner=self._settings.owner,
@@ -307,56 +267,6 @@ class Supervisor:
             offers=self._watcher.offers() or {},
             heartbeats=self._heartbeats,
         )
-
-    # -- the clouds ------------------------------------------------------------------------------
-
-    def _call(self, effect: Effect) -> Callable[[Session], None]:
-        """Outside any session (I4); what to write comes back."""
-        if isinstance(effect, Launch):
-            return self._launch(effect)
-        return self._terminate(effect)
-
-    def _launch(self, effect: Launch) -> Callable[[Session], None]:
-        try:
-            vm = self._clouds[effect.cloud].launch(effect.spec, effect.token)
-        except Ambiguous as error:
-            return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
-        except CloudError as error:
-            return self._refused(effect.vm, refused_by(error), str(effect.spec.pool))
-        self._chaos.reach("after_launch")
-        cloud_id = vm.id
-
-        def write(session: Session) -> None:
-            row = session.get_one(VmRow, effect.vm)
-            text = f"launched in {row.zone} as {cloud_id}"
-            vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self._clock())
-
-        return write
-
-    def _refused(self, vm_id: str, refused: Refused, pool: str) -> Callable[[Session], None]:
-        text = f"{pool} refused: {refused.detail}"
-        growth = self._observed.limits.growth(self._rng.random())
-
-        def write(session: Session) -> None:
-            row = session.get_one(VmRow, vm_id)
-            vms.refused(session, row, refused, text=text, growth=growth, now=self._clock())
-
-        return write
-
-    def _terminate(self, effect: Terminate) -> Callable[[Session], None]:
-        try:
-            self._clouds[effect.cloud].terminate(effect.cloud_id)
-        except CloudError as error:
-            return self._note(effect.vm, f"terminate: {error}; asking again")
-        self._chaos.reach("after_terminate")
-        return lambda session: None
-
-    def _note(self, vm_id: str, text: str) -> Callable[[Session], None]:
-        def write(session: Session) -> None:
-            row = session.get_one(VmRow, vm_id)
-            transitions.record(session, "cloud", text, now=self._clock(), row=row)
-
-        return write
 
 
 def limits_of(settings: MasterSettings) -> Limits:

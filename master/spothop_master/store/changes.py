@@ -28,10 +28,10 @@ from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, V
 _KEY = "spothop_changed_jobs"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
-    Job: frozenset({"insurance", "reason", "lease_token", "lease_until"}),
+    Job: frozenset({"insurance", "reason"}),
     Attempt: frozenset({"step_s", "save_s", "backup_s", "places"}),
     Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
-    VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash"}),
+    VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash", "lease_token", "lease_until"}),
     Checkpoint: frozenset(),
 }
 """The tables that decisions are made from, and their columns that tell only of progress."""

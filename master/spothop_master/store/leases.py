@@ -1,32 +1,43 @@
-"""Who works on a job: a token in its row, taken before the cloud is called and checked after.
+"""Who calls a cloud about a VM: a token in its row, taken with the intent, given back with the
+result.
 
-What it guarantees: of all who called a cloud for a job, only the one whose lease still stands
+What it guarantees: of all who called a cloud about a VM, only the one whose lease still stands
 writes what came of it. It does not keep a second one from calling: whoever was slow may lose the
-lease while its call is under way. Two rules make that harmless:
+lease while its call is under way. Three rules make that harmless:
 
-1. Taking and giving back are guarded updates. Giving back is in the transaction that writes the
-   result, so a lost lease rolls both back (`StaleLease`).
-2. A lease guards an effect, never a decision. Decisions are made from the rows under `lock`; what a
-   lost call did is found by its token in the cloud's listing (I3, I10).
+1. A lease guards an effect on one VM, never a decision about its job: cancel, fence and notice go
+   on while a launch is slow. Decisions are made from the rows under `lock`, and among their facts
+   is that an effect is under way.
+2. It is taken in the transaction that writes the intent, and given back in the one that writes the
+   result, both by guarded updates: a lost lease rolls the result back (`StaleLease`). What the lost
+   call did is found by its token in the cloud's listing (I3, I10).
+3. Its holder renews it until then, for calls wait for their turn (`loops.effects`).
+
+`lease_until` stays when a lease is given back or broken: until then a call was under way, so a
+listing that began before says nothing of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, CursorResult, or_, update
 from sqlalchemy.orm import Session
 
-from spothop_master.store.schema import Job
+from spothop_master.store.schema import Job, VmRow
+
+TTL = timedelta(seconds=60)
+"""So long the leases of a dead master hold where there are several."""
 
 
 class StaleLease(Exception):
-    """Another thread or master works on this job now; nothing was written."""
+    """Another thread or master works on this VM now; nothing was written."""
 
 
-def held(job: Job, *, now: datetime) -> bool:
-    """A thread or master works on it, and its time is not over."""
-    return job.lease_token is not None and (job.lease_until is None or now < job.lease_until)
+def held(token: str | None, until: datetime | None, *, now: datetime) -> bool:
+    """Somebody calls the cloud, and the time of the lease is not over."""
+    return token is not None and (until is None or now < until)
 
 
 def lock(session: Session, job_id: str) -> Job:
@@ -37,26 +48,38 @@ def lock(session: Session, job_id: str) -> Job:
     return session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
 
 
-def take(session: Session, job_id: str, *, token: str, ttl: timedelta, now: datetime) -> None:
+def take(session: Session, vm_id: str, *, token: str, now: datetime) -> None:
     """Raises StaleLease when it is held."""
-    free = or_(Job.lease_token.is_(None), Job.lease_until <= now)
-    _update(session, job_id, free, lease_token=token, lease_until=now + ttl)
+    free = or_(VmRow.lease_token.is_(None), VmRow.lease_until <= now)
+    _update(session, vm_id, free, lease_token=token, lease_until=now + TTL)
 
 
-def drop(session: Session, job_id: str, *, token: str) -> None:
+def renew(session: Session, tokens: Mapping[str, str], *, now: datetime) -> None:
+    """Of these VMs, each while it is still held with its token."""
+    for vm_id, token in tokens.items():
+        mine = update(VmRow).where(VmRow.id == vm_id, VmRow.lease_token == token)
+        session.execute(mine.values(lease_until=now + TTL))
+
+
+def drop(session: Session, vm_id: str, *, token: str, now: datetime) -> None:
     """Give it back. Raises StaleLease when it is another's: roll back what was to be written."""
-    _update(session, job_id, Job.lease_token == token, lease_token=None, lease_until=None)
+    _update(session, vm_id, VmRow.lease_token == token, lease_token=None, lease_until=now)
 
 
-def break_all(session: Session) -> None:
+def void(session: Session, vm_id: str) -> None:
+    """Whoever holds it writes nothing any more: the VM's launch was given up."""
+    session.execute(update(VmRow).where(VmRow.id == vm_id).values(lease_token=None))
+
+
+def break_all(session: Session, *, now: datetime) -> None:
     """End all leases. Only where this is the only master: whoever took them is gone."""
-    statement = update(Job).where(Job.lease_token.is_not(None))
-    session.execute(statement.values(lease_token=None, lease_until=None))
+    statement = update(VmRow).where(VmRow.lease_token.is_not(None))
+    session.execute(statement.values(lease_token=None, lease_until=now))
 
 
-def _update(session: Session, job_id: str, guard: ColumnElement[bool], **values: object) -> None:
+def _update(session: Session, vm_id: str, guard: ColumnElement[bool], **values: object) -> None:
     session.flush()
-    statement = update(Job).where(Job.id == job_id, guard).values(**values)
+    statement = update(VmRow).where(VmRow.id == vm_id, guard).values(**values)
     result = session.execute(statement)
     if not isinstance(result, CursorResult) or result.rowcount != 1:
-        raise StaleLease(f"job {job_id} is worked on by somebody else")
+        raise StaleLease(f"VM {vm_id} is worked on by somebody else")

@@ -123,8 +123,6 @@ class Job(Base):
     """No launch before this moment (back-off)."""
     insurance: Mapped[dict[str, Any] | None]
     """The newest `wire.Insurance`."""
-    lease_token: Mapped[str | None] = mapped_column(String(64))
-    lease_until: Mapped[datetime | None]
 
 
 class Attempt(Base):
@@ -290,6 +288,10 @@ class VmRow(Base):
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     acked_seq: Mapped[int] = mapped_column(default=0)
+    lease_token: Mapped[str | None] = mapped_column(String(64))
+    """Of whoever calls the cloud about it now (`store.leases`)."""
+    lease_until: Mapped[datetime | None]
+    """When that lease ends, or, without one, when the newest call was over."""
 
 
 class Refusal(Base):

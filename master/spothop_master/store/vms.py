@@ -109,6 +109,15 @@ def refused(
     refusals.count(session, row, replace(refused, error=error), growth=growth, now=now)
 
 
+def withdrawn(session: Session, row: VmRow, *, now: datetime) -> None:
+    """It was unwanted before the cloud was asked for it: there is no such VM, and no refusal."""
+    if row.state == VmState.TERMINATING.value:
+        text = "over: the cloud was not asked for it"
+        transitions.change(
+            session, row, VmEvent.GONE, now=now, text=text, ended_at=now, join_hash=None
+        )
+
+
 def launch_lost(
     session: Session, row: VmRow, *, detail: str, growth: Growth, now: datetime
 ) -> None:

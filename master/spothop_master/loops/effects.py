@@ -1,0 +1,207 @@
+"""Calls to the clouds: side by side, one executor for each cloud account, results under a lease.
+
+What it must guarantee: every effect that is started is written down once, by whoever still holds
+the lease of its VM, or by nobody; and a cloud that hangs takes no thread of another one. Rules:
+
+1. The call is outside any session (I4). Its result, and the lease it was made under, go in one
+   transaction (`store.leases`).
+2. Effects wait for a thread of their cloud, so `renew` has to be called meanwhile. A launch whose
+   VM nobody wants any more when its turn comes is not made.
+3. An unexpected exception gives the lease back, and the cloud's listing tells what came of the
+   call. So it is after an answer that is not clear.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from spothop.chaos import Chaos
+from spothop.wire import VM_LEAVING
+from spothop_master.clouds.base import Ambiguous, Cloud, CloudError, LaunchSpec, refused_by
+from spothop_master.core.refusals import Growth, Refused
+from spothop_master.store import leases, transitions, vms
+from spothop_master.store.db import Database
+from spothop_master.store.schema import VmRow
+
+log = logging.getLogger(__name__)
+
+RENEW = leases.TTL / 3
+
+_LEAVING = {state.value for state in VM_LEAVING}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Ask the cloud for the VM of this row, which is committed."""
+
+    job: str
+    vm: str
+    cloud: str
+    lease: str
+    token: str
+    spec: LaunchSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminate:
+    job: str
+    vm: str
+    cloud: str
+    lease: str
+    cloud_id: str
+
+
+Effect = Launch | Terminate
+
+Write = Callable[[Session], None]
+"""What came of a call, for the transaction that gives its lease back."""
+
+
+def threads(cloud: str, at_once: int) -> Executor:
+    return ThreadPoolExecutor(at_once, thread_name_prefix=f"effects-{cloud}")
+
+
+@dataclass(kw_only=True)
+class Effects:
+    """Thread-safe. `executor_of` makes the executor of one cloud, when it is first needed."""
+
+    db: Database
+    clouds: Mapping[str, Cloud]
+    clock: Callable[[], datetime]
+    chaos: Chaos
+    executor_of: Callable[[str], Executor]
+    growth: Callable[[], Growth]
+    """Of the back-off after a refusal."""
+    done: Callable[[str], None]
+    """Called with the job's id when a result is written, or dropped."""
+    _executors: dict[str, Executor] = field(default_factory=dict)
+    _held: dict[str, str] = field(default_factory=dict)
+    """VM -> token of the lease under which it is called about."""
+    _renewed_at: datetime | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, effects: Sequence[Effect]) -> None:
+        """Their intents are committed, their leases taken."""
+        for effect in effects:
+            with self._lock:
+                self._held[effect.vm] = effect.lease
+                if effect.cloud not in self._executors:
+                    self._executors[effect.cloud] = self.executor_of(effect.cloud)
+            self._executors[effect.cloud].submit(self._perform, effect)
+
+    def renew(self) -> None:
+        """Call it every few seconds."""
+        now = self.clock()
+        with self._lock:
+            held = dict(self._held)
+            if self._renewed_at is None or not held:
+                self._renewed_at = now
+            if now - self._renewed_at < RENEW:
+                return
+            self._renewed_at = now
+        with self.db.begin() as session:
+            leases.renew(session, held, now=now)
+
+    def close(self) -> None:
+        """Wait for calls under way; their results are written."""
+        for executor in [*self._executors.values()]:
+            executor.shutdown(wait=True)
+
+    # -- one effect, in a thread -----------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        try:
+            write = self._call(effect)
+            with self.db.begin() as session:
+                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
+                write(session)
+            self.chaos.reach("after_apply")
+        except leases.StaleLease as error:
+            log.warning("%s; what was found out is dropped", error)
+        except Exception:  # a driver may raise anything
+            log.exception("VM %s: the cloud's listing will tell what came of it", effect.vm)
+            self._give_back(effect)
+        self._forget(effect)
+        self.done(effect.job)
+
+    def _forget(self, effect: Effect) -> None:
+        with self._lock:
+            if self._held.get(effect.vm) == effect.lease:
+                del self._held[effect.vm]
+
+    def _give_back(self, effect: Effect) -> None:
+        try:
+            with self.db.begin() as session:
+                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
+        except leases.StaleLease:
+            pass
+        except Exception:  # the database is away, too
+            log.exception("VM %s: its lease ends by itself", effect.vm)
+
+    def _call(self, effect: Effect) -> Write:
+        """Outside any session (I4); what to write comes back."""
+        if isinstance(effect, Terminate):
+            return self._terminate(effect)
+        with self.db.read() as session:
+            unwanted = session.get_one(VmRow, effect.vm).state in _LEAVING
+        return self._withdraw(effect) if unwanted else self._launch(effect)
+
+    def _withdraw(self, effect: Launch) -> Write:
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, effect.vm)
+            vms.withdrawn(session, row, now=self.clock())
+
+        return write
+
+    def _launch(self, effect: Launch) -> Write:
+        try:
+            vm = self.clouds[effect.cloud].launch(effect.spec, effect.token)
+        except Ambiguous as error:
+            return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
+        except CloudError as error:
+            return self._refused(effect.vm, refused_by(error), str(effect.spec.pool))
+        self.chaos.reach("after_launch")
+        cloud_id = vm.id
+
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, effect.vm)
+            text = f"launched in {row.zone} as {cloud_id}"
+            vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self.clock())
+
+        return write
+
+    def _refused(self, vm_id: str, refused: Refused, pool: str) -> Write:
+        text = f"{pool} refused: {refused.detail}"
+        growth = self.growth()
+
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, vm_id)
+            if row.cloud_id is None and row.joined_at is None:
+                vms.refused(session, row, refused, text=text, growth=growth, now=self.clock())
+            else:  # it was seen meanwhile, which is the better evidence
+                seen = f"{text}; but it is there, so its listing tells"
+                transitions.record(session, "cloud", seen, now=self.clock(), row=row)
+
+        return write
+
+    def _terminate(self, effect: Terminate) -> Write:
+        try:
+            self.clouds[effect.cloud].terminate(effect.cloud_id)
+        except CloudError as error:
+            return self._note(effect.vm, f"terminate: {error}; asking again")
+        self.chaos.reach("after_terminate")
+        return lambda session: None
+
+    def _note(self, vm_id: str, text: str) -> Write:
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, vm_id)
+            transitions.record(session, "cloud", text, now=self.clock(), row=row)
+
+        return write
