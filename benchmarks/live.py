@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from spothop_master.settings import MasterSettings  # noqa: E402  the path comes first
-from support.machine import FAST, Machine, free_port, until  # noqa: E402
+from support.machine import FAST, MARKER, Machine, free_port, until  # noqa: E402
 
-__all__ = ["ROOT", "Machine", "free_port", "machine", "until", "wall"]
+__all__ = ["MARKER", "ROOT", "Machine", "free_port", "machine", "until", "wall"]
 
 
 def machine(folder: Path, **options: Any) -> Machine:

@@ -197,6 +197,7 @@ class RestingCloud:
 
     name = "resting"
     list_every_s = 5.0
+    separates_users = True
 
     def __init__(self, members: Sequence[Member], launches: Path, now: datetime) -> None:
         self._launches = launches

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -90,6 +91,18 @@ _QUERY = re.compile(r"(?<=\?)[^\s)\"'\]]+")
 _SHORTEST = 8
 """Characters of a secret that is looked for in texts: a shorter one would be found everywhere. No
 provider has any; MinIO's smallest secret has 8."""
+
+
+def folder_of(url: str) -> str | None:
+    """The folder that a `file://` URL names, without `.` and `..`; None for any other URL."""
+    try:
+        parts = split_url(url)
+    except ValueError:
+        return None
+    path = unquote(parts.path)
+    if parts.scheme != "file" or not path.startswith("/") or "\0" in path:
+        return None
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 def split_url(url: str) -> SplitResult:

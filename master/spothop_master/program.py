@@ -132,7 +132,9 @@ def run(settings: MasterSettings) -> None:
     with listener, home.prepare(settings.home):
         owner = settings.owner or home.owner(settings.home)
         settings = settings.model_copy(update={"owner": owner})
-        clouds = make_clouds(home=settings.home, local_cloud=settings.local_cloud)
+        clouds = make_clouds(
+            home=settings.home, master_url=settings.public_url, local_cloud=settings.local_cloud
+        )
         app = create_app(settings, clouds, chaos=plan_chaos(settings))
         open_database(settings, app.state.services)
         open_storage(settings.storage_url)

@@ -57,6 +57,9 @@ class MasterSettings(BaseModel):
     """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
+    allow_shared_local_cloud: bool = False
+    """Let other users than the first submit to a local cloud whose VMs run as the master's user:
+    each of them can read all that this master can."""
     owner: str = ""
     """Name of this installation in the tags of its VMs; made at the first start."""
 

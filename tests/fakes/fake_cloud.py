@@ -77,6 +77,7 @@ class FakeCloud:
     clock: FakeClock
     name: str = "fake"
     list_every_s: float = 1.0
+    separates_users: bool = True
     zones: tuple[str, ...] = ("a", "b", "c")
     allocation_s: float = 2.0
     termination_s: float = 1.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes.http_master import HttpMaster
+from fakes.http_master import BUNDLE_SHA256, HttpMaster
 from spothop_master.security import Role
 
 DAY_S = 86400.0
@@ -140,3 +140,30 @@ def test_what_does_not_fit_is_told_by_its_field(
 @pytest.mark.parametrize("path", ["/tokens/99", f"/tokens/{2**63}", "/tokens/x"])
 def test_an_unknown_token_is_said_in_words(master: HttpMaster, path: str) -> None:
     assert master.call("DELETE", f"/api/v1{path}").status_code in (404, 422)
+
+
+# --- a cloud whose VMs run as the master's user ---------------------------------------------------
+
+
+def test_no_second_user_where_jobs_run_as_the_masters_user(master: HttpMaster) -> None:
+    master.cloud.separates_users = False
+    refused = master.post("/api/v1/users", json={"name": "eve"})
+    assert (refused.status_code, refused.json()["error"]) == (409, "users_not_separated")
+    assert "SPOTHOP_MASTER_ALLOW_SHARED_LOCAL_CLOUD" in refused.json()["hint"]
+    made(master, name="vic", role="viewer")  # who may not submit
+
+
+def test_a_user_that_was_there_before_does_not_submit_to_it(master: HttpMaster) -> None:
+    eve = master.user("eve")
+    master.cloud.separates_users = False
+    master.submit()
+    body = {"spec": {"name": "a", "run": "b"}, "bundle": BUNDLE_SHA256, "token": "t" * 16}
+    refused = master.post("/api/v1/jobs", json=body, token=eve)
+    assert (refused.status_code, refused.json()["error"]) == (403, "users_not_separated")
+
+
+def test_a_setting_allows_it(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path, allow_shared_local_cloud=True) as master:
+        master.cloud.separates_users = False
+        token = made(master, name="eve")["token"]
+        master.submit(token=token)

@@ -45,6 +45,20 @@ def all_over(harness: MasterHarness) -> bool:
     return all(vm.state == "terminated" for vm in harness.vms()) and not harness.cloud.alive()
 
 
+def test_a_cloud_on_this_machine_is_told_the_jobs_folders(harness: MasterHarness) -> None:
+    data = {"a": "file:///sets/./b%20c", "b": "s3://bucket/x"}
+    first = harness.submit(data=data, checkpoint={"storage": "file:///checkpoints"})
+    harness.submit("job-2", checkpoint={"init_from": f"job:{first}"})
+    harness.submit("job-3", checkpoint={"storage": "s3://bucket", "init_from": "file:///start"})
+    harness.look()
+    told = {spec.tags["spothop-job"]: (spec.reads, spec.writes) for spec in harness.cloud.launches}
+    assert told == {
+        "job-1": (["/sets/b c"], ["/checkpoints/jobs/job-1"]),
+        "job-2": (["/checkpoints/jobs/job-1"], ["/bucket/jobs/job-2"]),
+        "job-3": (["/start"], []),
+    }
+
+
 def test_a_job_runs_from_submit_to_success(harness: MasterHarness) -> None:
     harness.submit()
     assert harness.job().state == "queued"

@@ -13,6 +13,7 @@ from typing import Any
 
 from spothop.wire import JobDetail
 from support.machine import COUNTER, Machine
+from support.require import namespaces_work
 from support.waiting import until
 
 STEPS = 200
@@ -68,6 +69,8 @@ class FaultyMachine(Machine):
             f'exec {shlex.quote(sys.executable)} -m spothop_agent "$@"'
         )
         command = ["/bin/sh", "-c", script, "agent"]
+        # Its agents read the points at which they are struck from our folder, as our user.
+        options.setdefault("isolation", "namespaces" if namespaces_work() else "processes")
         super().__init__(folder, cloud={"agent_command": command}, **options)
 
     def submit(self, run: str = "python train.py", *, files: Mapping[str, str], **spec: Any) -> str:

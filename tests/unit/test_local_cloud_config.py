@@ -13,7 +13,7 @@ from spothop_master.clouds.local.config import ConfigError, Delay, built_in, loa
 from spothop_master.clouds.local.disk import VmFolder, _remove_groups, locked, read_json, write_json
 from spothop_master.clouds.local.driver import handed_on
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
-from spothop_master.clouds.local.vm_supervisor import master_address
+from spothop_master.clouds.local.vm_processes import master_address
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.core.evidence import EndCause
 
@@ -89,9 +89,9 @@ def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
 
 
 def test_only_the_local_cloud_can_be_made(tmp_path: Path) -> None:
-    assert make_clouds(home=tmp_path)["local"].name == "local"
+    assert make_clouds(home=tmp_path, master_url="http://127.0.0.1:9")["local"].name == "local"
     with pytest.raises(UnknownCloud, match="'gcp' is not supported; supported: local"):
-        make_clouds(["gcp"], home=tmp_path)
+        make_clouds(["gcp"], home=tmp_path, master_url="http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
@@ -45,6 +46,27 @@ def build(
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, statistics, now=now),
     )
+
+
+def folders(session: Session, job: Job) -> tuple[list[str], list[str]]:
+    """Of the master's machine: those that the job reads, and that in which it keeps what is its
+    own. Nothing where its storage is none of `file://`."""
+    spec = spec_of(job)
+    storage = spec.checkpoint.storage
+    if storage is None:
+        return [], []
+    began = _init_from(session, spec.checkpoint.init_from, storage.spec())
+    reads = [storageoptions.folder_of(url) for url in spec.data.values()]
+    if began is not None:
+        reads.append(_below(began.storage.url, began.job))
+    own = _below(storage.spec().url, job.id)
+    return [path for path in reads if path], [own] if own else []
+
+
+def _below(url: str, job: str | None) -> str | None:
+    """The job's folder in a storage, or the whole of it."""
+    folder = storageoptions.folder_of(url)
+    return f"{folder}/jobs/{job}" if folder is not None and job is not None else folder
 
 
 def _hang_after_s(spec: JobSpec) -> float | None:

@@ -18,6 +18,7 @@ from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec
 from spothop_master.api.polling import LONGEST_S, poll
+from spothop_master.api.separation import refuse_job
 from spothop_master.api.storage import check_storage
 from spothop_master.problems import ApiError, known_state
 from spothop_master.security import Principal
@@ -61,6 +62,7 @@ def _submit(
 ) -> JobView:
     now = services.clock()
     with services.db.begin() as session:
+        refuse_job(services, session, user, spec)
         _check_init_from(session, user, spec)
         job = jobs.submit(
             session,

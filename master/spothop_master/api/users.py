@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from spothop.wire import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop_master import home
 from spothop_master.api.deps import MAX_INTEGER, Reader, ServicesDep
+from spothop_master.api.separation import refuse_user
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal, Role, new_api_token
 from spothop_master.store import users
@@ -45,6 +46,7 @@ def list_users(services: ServicesDep, _user: Admin) -> list[UserView]:
 def add_user(services: ServicesDep, _user: Admin, request: UserRequest) -> NewToken:
     """A new user with a first token, which no other answer ever shows."""
     now, role = services.clock(), Role(request.role)
+    refuse_user(services, role)
     try:
         with services.db.begin() as session:
             user = users.add_user(session, name=request.name, role=role, now=now)

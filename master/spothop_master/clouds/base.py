@@ -133,6 +133,10 @@ class LaunchSpec:
     user_data: AgentConfig
     tags: Mapping[str, str]
     max_price: float | None = None
+    reads: Sequence[str] = ()
+    """Folders of this machine that the job reads; for a cloud whose VMs are on it."""
+    writes: Sequence[str] = ()
+    """And those in which it keeps its checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +167,10 @@ class Cloud(Protocol):
     list_every_s: float
     """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
     The end of a VM without a notice is seen so late at most."""
+
+    @property
+    def separates_users(self) -> bool:
+        """Whether a job can read neither the master's files nor those of other users' jobs."""
 
     def pools(self) -> Sequence[PoolInfo]:
         """Every pool offered now, with its price."""

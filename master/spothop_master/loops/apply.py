@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
 from spothop.wire import AgentConfig, Pool
+from spothop_master.agents import assignment
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
 from spothop_master.core.actions import (
@@ -111,11 +112,14 @@ def _launch(
         dialect=info.dialect,
         directory=AGENT_DIRECTORY,
     )
+    reads, writes = assignment.folders(session, job)
     spec = LaunchSpec(
         pool=info.pool,
         user_data=user_data,
         tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
         max_price=jobs.spec_of(job).resources.max_price,
+        reads=reads,
+        writes=writes,
     )
     lease = context.new_token()
     leases.take(session, name, token=lease, now=now)

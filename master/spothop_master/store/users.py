@@ -127,6 +127,11 @@ def has_admin(session: Session) -> bool:
     return session.scalar(select(User.id).where(User.name == ADMIN)) is not None
 
 
+def first_id(session: Session) -> int | None:
+    """Of the user that the first start made."""
+    return session.scalar(select(func.min(User.id)))
+
+
 def ensure_admin(session: Session, *, token: str, now: datetime) -> bool:
     """Make user `admin` with this token where there is none yet; True when one was made."""
     if has_admin(session):

@@ -7,6 +7,8 @@ disk.py        one VM's folder: file names, atomic writes, locks, the doorbell
 vm_supervisor.py  one detached process per VM: delays, notices, the kill, the final state
 vm_processes.py  the VM's first process as its supervisor sees it
 init.py        the VM's first process: starts, restarts and reaps
+isolation.py   how far VMs are kept apart on this machine
+view.py        what a VM that runs as another user sees of this machine's files
 forward.py     TCP out of a VM's network to the master
 namespaces.py  the few Linux calls that Python lacks
 processes.py   finding and ending process trees

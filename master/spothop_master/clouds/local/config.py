@@ -2,7 +2,7 @@
 without `pools` it offers the built-in ones.
 
 directory: cloud            # relative to this file; default: a folder in the master's home
-isolation: auto             # auto | namespaces | processes
+isolation: auto             # auto | users | namespaces | processes
 pools:
   - {region: local-1, zone: local-1a, vm: small, dialect: aws, price: 0.23,
      on_demand_price: 0.62, grace_s: 120}
@@ -102,10 +102,14 @@ class LocalConfig(_Strict):
     directory: Path
     """Holds the VMs; two masters may share it."""
     pools: list[PoolConfig] = Field(min_length=1)
-    isolation: Literal["auto", "namespaces", "processes"] = "auto"
-    """Own PID, mount and network namespaces per VM (needs root), or plain processes. In a network
-    namespace a VM reaches the metadata endpoint, the master and the ports in `forward`, nothing
-    else; `auto` takes namespaces where they can be had."""
+    isolation: Literal["auto", "users", "namespaces", "processes"] = "auto"
+    """`namespaces`: own PID, mount and network namespaces per VM (needs root), where a VM reaches
+    the metadata endpoint, the master and the ports in `forward`, nothing else. `users`: these, and
+    another user who does not see the master's files. `processes`: neither. `auto`: the first of
+    users, namespaces and processes that can be had."""
+    uid: int = Field(default=61_184, ge=1, lt=2**31)
+    """User and group of VMs under `isolation: users`; of no account (the first of those that
+    systemd keeps for services without one)."""
     forward: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default_factory=list)
     """Ports on this machine's 127.0.0.1 that VMs in a network namespace reach as well, such as an
     object store's."""

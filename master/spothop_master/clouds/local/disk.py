@@ -19,7 +19,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,15 @@ class VmSpec:
     command: list[str]
     """Starts the agent; `--config FILE` is appended."""
     isolation: str
-    """auto | namespaces | processes"""
+    """auto | users | namespaces | processes"""
+    uid: int = 0
+    """Of `users`: what the VM runs as."""
+    hidden: list[str] = field(default_factory=list)
+    """Of `users`: folders that the VM does not see."""
+    reads: list[str] = field(default_factory=list)
+    """Of `users`: folders of the job's that stay, for reading."""
+    writes: list[str] = field(default_factory=list)
+    """Of `users`: folders that are given to the VM."""
     forward: list[int]
     """Ports of this machine's loopback that the VM reaches under the same number."""
     script: dict[str, float | None] | None

@@ -75,14 +75,21 @@ class LocalCloud:
     name = "local"
     list_every_s = 0.2
 
+    @property
+    def separates_users(self) -> bool:
+        return self._config.isolation == "users"
+
     def __init__(
         self,
         config: LocalConfig,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         rng: random.Random | None = None,
+        hidden: Iterable[Path] = (),
     ) -> None:
+        """`hidden`: what VMs of another user (`isolation: users`) do not see, beside our folder."""
         self._config = config
+        self._hidden = [str(path) for path in (config.directory, *hidden)]
         self._now = now
         self._rng = rng or random.Random()
         self._root = config.directory
@@ -225,6 +232,10 @@ class LocalCloud:
             user_data=spec.user_data.model_dump(mode="json") | dialect,
             command=self._config.agent_command,
             isolation=self._config.isolation,
+            uid=self._config.uid,
+            hidden=self._hidden,
+            reads=list(spec.reads),
+            writes=list(spec.writes),
             forward=self._config.forward,
             script=planned.model_dump(include={"after_s", "notice_s"}) if planned else None,
         )

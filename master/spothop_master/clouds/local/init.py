@@ -41,12 +41,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AgentCommand:
-    """How the agent is started; its output goes to `console`."""
+    """How the agent is started; its output goes where ours goes: to the VM's console."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     directory: Path
-    console: Path
 
 
 def pause_before_restart(failures: int) -> float:
@@ -99,17 +98,12 @@ class Init:
     def _start(self) -> None:
         self._due = None
         self._started_at = time.monotonic()
-        console = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             self._agent = os.posix_spawnp(
                 self._command.argv[0],
                 list(self._command.argv),
                 dict(self._command.environment),
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, str(self._command.console), console, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
+                file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
                 setsid=True,
                 setsigdef=_IGNORED,
             )

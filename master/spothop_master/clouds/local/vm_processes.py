@@ -13,15 +13,28 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from urllib.parse import urlsplit
 
 from spothop_master.clouds.local import namespaces
 from spothop_master.clouds.local.disk import LOCK_FD
 from spothop_master.clouds.local.init import START, STOP, AgentCommand, Init
 from spothop_master.clouds.local.processes import descendants, kill_until_gone, reap
+from spothop_master.clouds.local.view import View, become, enter
 
 Address = tuple[str, int]
 
 _log = logging.getLogger(__name__)
+
+
+def master_address(url: str) -> Address | None:
+    """Where the master listens; None when the URL does not say it by IPv4 address or localhost."""
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    try:
+        socket.inet_pton(socket.AF_INET, host)
+    except OSError:
+        return None
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 class VmProcessesFailed(Exception):
@@ -63,11 +76,12 @@ def _below_us() -> list[int]:
 
 
 def start(
-    command: AgentCommand, *, namespaced: bool, listen: Sequence[Address]
+    command: AgentCommand, *, namespaced: bool, listen: Sequence[Address], view: View | None = None
 ) -> tuple[VmProcesses, list[socket.socket]]:
     """Fork the first process; returns it and one listening socket per address.
 
-    Without namespaces, the caller gets sockets of this machine. Raises VmProcessesFailed.
+    With a `view`, which needs namespaces, it runs as another user who sees that much. Without
+    namespaces, the caller gets sockets of this machine. Raises VmProcessesFailed.
     """
     ours, theirs = socket.socketpair()
     supervisor = os.getpid()
@@ -76,7 +90,8 @@ def start(
         pid = os.fork()
         if pid == 0:
             ours.close()
-            os._exit(_first_process(command, theirs, listen if namespaced else None, supervisor))
+            where = listen if namespaced else None
+            os._exit(_first_process(command, theirs, where, view, supervisor))
     theirs.close()
     processes = VmProcesses(pid, ours)
     if not namespaced:
@@ -91,6 +106,7 @@ def _first_process(
     command: AgentCommand,
     orders: socket.socket,
     listen: Sequence[Address] | None,
+    view: View | None,
     supervisor: int,
 ) -> int:
     """Body of the forked child; its exit code."""
@@ -103,7 +119,11 @@ def _first_process(
                 return 1
         else:
             namespaces.die_with_parent()
-            _set_up_network(orders, listen)
+            _set_up(orders, listen, view)
+            if view is not None:
+                os.chdir(command.directory)  # as it is in the view
+                become(view.uid)
+                namespaces.die_with_parent()  # another user id has cleared it
         Init(command, orders).run()
     except Exception:  # whatever it is, the VM is over, and its log says why
         _log.exception("the VM's first process failed")
@@ -111,8 +131,10 @@ def _first_process(
     return 0
 
 
-def _set_up_network(orders: socket.socket, listen: Sequence[Address]) -> None:
+def _set_up(orders: socket.socket, listen: Sequence[Address], view: View | None) -> None:
     namespaces.enter_own_mounts_and_network()
+    if view is not None:
+        enter(view)
     hosts = {host for host, _ in listen if not host.startswith("127.")}
     for number, host in enumerate(sorted(hosts)):
         namespaces.add_loopback_address(number, host)

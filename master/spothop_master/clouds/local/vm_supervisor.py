@@ -19,9 +19,8 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from spothop_master.clouds.local import metadata, namespaces, vm_processes
+from spothop_master.clouds.local import metadata, namespaces, view, vm_processes
 from spothop_master.clouds.local.disk import (
     LOCK_FD,
     VmFolder,
@@ -214,6 +213,8 @@ def wants_namespaces(spec: VmSpec, master: vm_processes.Address | None) -> bool:
     """Raises VmProcessesFailed when isolation is insisted on and this machine gives none."""
     if spec.isolation == "processes":
         return False
+    if spec.isolation == "users":
+        return True  # the driver has tried it out
     possible = master is not None and namespaces.available()
     if spec.isolation == "namespaces" and not possible:
         raise vm_processes.VmProcessesFailed(
@@ -223,20 +224,11 @@ def wants_namespaces(spec: VmSpec, master: vm_processes.Address | None) -> bool:
     return possible
 
 
-def master_address(url: str) -> vm_processes.Address | None:
-    """Where the master listens; None when the URL does not say it by IPv4 address or localhost."""
-    parts = urlsplit(url)
-    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
-    try:
-        socket.inet_pton(socket.AF_INET, host)
-    except OSError:
-        return None
-    return host, parts.port or (443 if parts.scheme == "https" else 80)
-
-
 def _make_supervisor(folder: VmFolder, spec: VmSpec) -> VmSupervisor:
-    master = master_address(spec.user_data["master"])
+    master = vm_processes.master_address(spec.user_data["master"])
     namespaced = wants_namespaces(spec, master)
+    folder.disk.mkdir(mode=0o700)
+    seen = _view(folder, spec) if spec.isolation == "users" else None
     reach = "the metadata endpoint, the master and `forward` only" if namespaced else "everything"
     _log.info("namespaces: %s; the VM's network reaches %s", namespaced, reach)
     targets: list[vm_processes.Address | None] = [None]
@@ -246,21 +238,50 @@ def _make_supervisor(folder: VmFolder, spec: VmSpec) -> VmSupervisor:
         targets += sorted(carried)
         listen += sorted(carried)
     config = folder.disk / "agent.json"
+    environment = dict(os.environ)  # noqa: TID251  passed on to the agent, nothing is read
     command = AgentCommand(
         argv=[*spec.command, "--config", str(config)],
-        environment=dict(os.environ),  # noqa: TID251  passed on to the agent, nothing is read
+        environment=environment | (_own_places(seen, folder.disk) if seen is not None else {}),
         directory=folder.disk,
-        console=folder.console,
     )
-    folder.disk.mkdir(mode=0o700)
-    processes, listeners = vm_processes.start(command, namespaced=namespaced, listen=listen)
+    processes, listeners = vm_processes.start(
+        command, namespaced=namespaced, listen=listen, view=seen
+    )
     host, port = METADATA if namespaced else listeners[0].getsockname()
     own = {
         "metadata": f"http://{host}" if port == 80 else f"http://{host}:{port}",
         "directory": str(folder.disk / "agent"),
     }
     write_json(config, spec.user_data | own)
+    if seen is not None:
+        os.chown(config, seen.uid, seen.uid)
     return VmSupervisor(folder, spec, processes, list(zip(listeners, targets, strict=True)))
+
+
+def _view(folder: VmFolder, spec: VmSpec) -> view.View:
+    """What the VM sees, with all that is its own given to it. Raises OSError."""
+    temporary = folder.disk / "tmp"
+    for path in (temporary, folder.disk / "home"):
+        path.mkdir(mode=0o700)
+    writes = [folder.disk, *map(Path, spec.writes)]
+    for path in writes:
+        view.give(path, spec.uid)
+    temporary.chmod(0o1777)
+    view.compile_agent()
+    return view.View(
+        uid=spec.uid,
+        hidden=[Path(path) for path in spec.hidden],
+        needed=view.interpreter(),
+        reads=[Path(path) for path in spec.reads],
+        writes=writes,
+        temporary=temporary,
+    )
+
+
+def _own_places(seen: view.View, disk: Path) -> dict[str, str]:
+    """In place of those of the master's user."""
+    name = {"USER": "spothop", "LOGNAME": "spothop"}
+    return name | {"HOME": str(disk / "home"), "TMPDIR": str(seen.temporary)}
 
 
 def main(path: str) -> int:
