@@ -75,12 +75,14 @@ def test_one_at_a_time(master: HttpMaster) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_jobs_and_vms_of_others_are_refused(master: HttpMaster, method: str) -> None:
+def test_jobs_and_vms_of_others_do_not_exist(master: HttpMaster, method: str) -> None:
     agent = master.joined()
     other, viewer = master.user("eve"), master.user("vic", Role.VIEWER)
-    for path in (f"{JOBS}/{agent.job}/injection", f"/api/v1/vms/{agent.vm}/injection"):
-        found = refused(master.call(method, path, token=other, json=PLAN), 403, "not_your_job")
-        assert agent.job in found.message
+    for path, error in (
+        (f"{JOBS}/{agent.job}/injection", "no_such_job"),
+        (f"/api/v1/vms/{agent.vm}/injection", "no_such_vm"),
+    ):
+        refused(master.call(method, path, token=other, json=PLAN), 404, error)
         refused(master.call(method, path, token=viewer, json=PLAN), 403, "read_only")
         refused(master.call(method, path, token="", json=PLAN), 401, "no_token")
 

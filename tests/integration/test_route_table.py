@@ -48,14 +48,14 @@ POST   /api/v1/jobs                       401   201   201   201   403   401   40
 GET    /api/v1/jobs/{ref}                 401   200   200   404   200   401   401   401   401
 GET    /api/v1/jobs/{ref}/events          401   200   200   404   200   401   401   401   401
 GET    /api/v1/jobs/{ref}/logs            401   200   200   404   200   401   401   401   401
-POST   /api/v1/jobs/{ref}/injection       401   201   201   403   403   401   401   401   401
-DELETE /api/v1/jobs/{ref}/injection       401   200   200   403   403   401   401   401   401
+POST   /api/v1/jobs/{ref}/injection       401   201   201   404   403   401   401   401   401
+DELETE /api/v1/jobs/{ref}/injection       401   200   200   404   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/preempt         401   200   200   404   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/cancel          401   200   200   404   403   401   401   401   401
 
 GET    /api/v1/vms                        401   200   200   200   200   401   401   401   401
-POST   /api/v1/vms/{vm_id}/injection      401   201   201   403   403   401   401   401   401
-DELETE /api/v1/vms/{vm_id}/injection      401   200   200   403   403   401   401   401   401
+POST   /api/v1/vms/{vm_id}/injection      401   201   201   404   403   401   401   401   401
+DELETE /api/v1/vms/{vm_id}/injection      401   200   200   404   403   401   401   401   401
 POST   /api/v1/vms/{vm_id}/preempt        401   200   200   404   403   401   401   401   401
 
 GET    /api/v1/users                      401   200   403   403   403   401   401   401   401

@@ -137,11 +137,11 @@ def test_stop(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_refusal_is_told_and_no_vm_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
-    master = FakeMaster(answer=lambda: problem(403, "not_your_job", "job 'x' belongs to another"))
+    master = FakeMaster(answer=lambda: problem(409, "on_demand", "'x' is on demand"))
     assert cli(master, "inject", "x", "--mttp", "600") != 0
     assert len(master.asked) == 1
     err = capsys.readouterr().err
-    assert "belongs to another" in err
+    assert "'x' is on demand" in err
     assert "the way out" in err
 
 
