@@ -10,7 +10,7 @@ TEST_WORKERS ?= 2
 # The largest download shows how far it is, where somebody can see it.
 SHOWN := $(if $(MAKE_TERMOUT),,--quiet)
 
-.PHONY: help demo test test-all test-python mutants check bench clean
+.PHONY: help demo test test-all test-python mutants check openapi bench clean
 
 help:
 	@echo "make demo    train a GPT through preemptions on this machine (3 minutes, after the set-up)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
 	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
 	@echo "make check   lint, types, import contracts"
+	@echo "make openapi  write docs/openapi.json anew, after a change of the REST API"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
 
@@ -64,6 +65,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+openapi: .venv/ready
+	$(BIN)/python tests/support/openapi_file.py
 
 bench: .venv/ready
 	$(PIP) --quiet -e '.[bench]'

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
+from importlib.metadata import version
 
 from apscheduler.executors.pool import ThreadPoolExecutor as SchedulerThreads
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -26,7 +27,19 @@ from spothop_master.agents.progress import ProgressWriter
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
-from spothop_master.api import agent, errors, guard, injections, jobs, logs, me, plan, pools, vms
+from spothop_master.api import (
+    agent,
+    errors,
+    guard,
+    injections,
+    jobs,
+    logs,
+    me,
+    openapi,
+    plan,
+    pools,
+    vms,
+)
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.api import users as user_routes
 from spothop_master.api.browsers import Browsers
@@ -116,6 +129,7 @@ def create_app(
     for router in routers:
         app.include_router(router.router)
     app.mount("/static", pages.static)
+    openapi.describe(app, taken=agent.TAKEN, version=version("spothop"))
     for kind in (ApiError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(web_session.NotLoggedIn, _on_not_logged_in)
@@ -246,9 +260,11 @@ def first_start(services: Services) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     problem = errors.of(error, request)
     wants_page = "text/html" in request.headers.get("accept", "")
-    if wants_page and not request.url.path.startswith(MACHINES):
-        return pages.error_page(problem)
-    return errors.answer(problem)
+    is_page = wants_page and not request.url.path.startswith(MACHINES)
+    response: Response = pages.error_page(problem) if is_page else errors.answer(problem)
+    if problem.status == 405:
+        response.headers["Allow"] = errors.allowed(request)
+    return response
 
 
 async def _on_not_logged_in(request: Request, error: Exception) -> Response:

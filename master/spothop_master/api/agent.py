@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy import select
 
-from spothop.wire import JoinReply, JoinRequest, LogReply, SyncReply
+from spothop.wire import JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession
-from spothop_master.api import sync_calls
+from spothop_master.api import errors, openapi, sync_calls
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
@@ -23,8 +23,15 @@ from spothop_master.store.schema import Job
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
 
+TAKEN = (JoinRequest, SyncRequest)
+"""Messages that routes here read by themselves; see `openapi.takes`."""
 
-@router.post("/join")
+
+@router.post(
+    "/join",
+    responses=errors.answers(400, 401, 403, 413, 422),
+    openapi_extra=openapi.takes(JoinRequest),
+)
 async def join(request: Request, services: ServicesDep) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
     message = sync_calls.read(await request.body(), JoinRequest)
@@ -34,7 +41,12 @@ async def join(request: Request, services: ServicesDep) -> JoinReply:
     return reply
 
 
-@router.post("/sync", response_model=SyncReply)
+@router.post(
+    "/sync",
+    response_model=SyncReply,
+    responses=errors.answers(400, 401, 403, 410, 413, 422),
+    openapi_extra=openapi.takes(SyncRequest),
+)
 async def sync(request: Request, services: ServicesDep, token: Bearer) -> Response:
     """Reports in order, answered when they are committed; a plain heartbeat from memory."""
     known = await _session(request, services, token)
@@ -42,7 +54,11 @@ async def sync(request: Request, services: ServicesDep, token: Bearer) -> Respon
     return Response(content, media_type="application/json")
 
 
-@router.get("/bundles/{sha256}")
+@router.get(
+    "/bundles/{sha256}",
+    response_class=FileResponse,
+    responses=openapi.gives_bytes("application/gzip") | errors.answers(401, 404, 410, 422),
+)
 async def get_bundle(
     sha256: str, request: Request, services: ServicesDep, token: Bearer
 ) -> FileResponse:
@@ -52,7 +68,11 @@ async def get_bundle(
     return FileResponse(path, media_type="application/gzip")
 
 
-@router.post("/logs")
+@router.post(
+    "/logs",
+    responses=errors.answers(401, 403, 410, 413, 422),
+    openapi_extra=openapi.takes_bytes("application/octet-stream"),
+)
 async def post_log(
     request: Request,
     services: ServicesDep,

@@ -6,13 +6,20 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from spothop_master import bundles
+from spothop_master.api import errors, openapi
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.problems import ApiError
 
 router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 
 
-@router.put("/{sha256}", status_code=201)
+@router.put(
+    "/{sha256}",
+    status_code=201,
+    response_class=Response,
+    responses={200: {"description": "Already there"}, **errors.answers(401, 403, 413, 422)},
+    openapi_extra=openapi.takes_bytes("application/gzip"),
+)
 async def put_bundle(
     sha256: str, request: Request, services: ServicesDep, user: Writer
 ) -> Response:
@@ -28,7 +35,7 @@ async def put_bundle(
     return Response(status_code=200 if known else 201)
 
 
-@router.head("/{sha256}")
+@router.head("/{sha256}", response_class=Response, responses=errors.answers(401, 404, 422))
 def head_bundle(sha256: str, services: ServicesDep, user: Reader) -> Response:
     """200 when the master has it, else 404."""
     try:

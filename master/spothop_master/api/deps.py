@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import Depends, Query, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 
 from spothop_master.problems import ApiError, read_only
 from spothop_master.security import Principal, trust
@@ -28,20 +30,27 @@ async def services_of(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(services_of)]
 
 
-async def bearer(authorization: Annotated[str, Header()] = "") -> str:
-    """The token of an `Authorization: Bearer` header (RFC 6750), or 401."""
-    return token_in(authorization)
+class TokenScheme(SecurityBase):
+    """Tells /openapi.json that a route wants a token, and gives it to the route."""
+
+    def __init__(self) -> None:
+        self.model = HTTPBearer(description="An API token, or the session of a VM")
+        self.scheme_name = "token"
+
+    async def __call__(self, request: Request) -> str:
+        return token_in(request.headers.get("authorization", ""))
 
 
 def token_in(authorization: str) -> str:
-    """Of such a header. Raises `ApiError`: 401 when there is none."""
+    """The token of an `Authorization: Bearer` header (RFC 6750). Raises `ApiError`: 401 when there
+    is none."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise ApiError(401, "no_token", "the request carries no bearer token", UNAUTHORIZED)
     return token.strip()
 
 
-Bearer = Annotated[str, Depends(bearer)]
+Bearer = Annotated[str, Depends(TokenScheme())]
 
 
 def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:

@@ -10,11 +10,21 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from spothop.jobfile import JobFileError
+from spothop.wire import Problem
 from spothop_master.problems import ApiError
 
 AUTHENTICATE = {"WWW-Authenticate": "Bearer"}  # RFC 9110, section 11.6.1: a 401 carries it
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For `responses` of a route or router: the errors that it answers, so that /openapi.json tells
+    them. A route that answers another one fails the tests of the answers."""
+    return {s: {"model": Problem, "description": "A problem"} for s in statuses}
 
 
 def of(error: Exception, request: Request) -> ApiError:
@@ -34,12 +44,23 @@ def answer(error: ApiError) -> JSONResponse:
     return JSONResponse(error.problem.model_dump(), status_code=error.status, headers=headers)
 
 
+def allowed(request: Request) -> str:
+    """The methods that a path takes, for `Allow`, which a 405 carries (RFC 9110, section 15.5.6).
+    Starlette names those of the first route of a path alone."""
+    routes, scope = request.app.router.routes, {**request.scope}
+    full = (
+        method
+        for method in METHODS
+        if any(r.matches({**scope, "method": method})[0] is Match.FULL for r in routes)
+    )
+    return ", ".join(full)
+
+
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """From what pydantic says of a request; the first error counts, the rest are named."""
     first = errors[0]
     if first["type"] == "json_invalid":
-        reason = (first.get("ctx") or {}).get("error", first["msg"])
-        return ApiError(422, "invalid_request", f"the body is not JSON: {reason}", "send JSON")
+        return not_json((first.get("ctx") or {}).get("error", first["msg"]))
     where, *names = [str(part) for part in first["loc"]] or [""]
     path = ".".join(names) or where
     given = first.get("input")
@@ -56,6 +77,10 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     )
 
 
+def not_json(reason: object) -> ApiError:
+    return ApiError(422, "invalid_request", f"the body is not JSON: {reason}", "send JSON")
+
+
 def bad_job_file(error: JobFileError) -> ApiError:
     """All problems in the message, the first one's field and hint as the answer's own."""
     first = error.problems[0]
@@ -64,6 +89,8 @@ def bad_job_file(error: JobFileError) -> ApiError:
 
 def _of_http(error: HTTPException, request: Request) -> ApiError:
     asked = f"{request.method} {request.url.path}"
+    if error.status_code == 400 and isinstance(error.__cause__, (ValueError, RecursionError)):
+        return not_json(error.__cause__)  # FastAPI's answer where JSON's own error did not come
     if error.status_code == 404:
         return ApiError(
             404, "no_such_route", f"{asked} is no route", "/openapi.json lists the routes"

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from sqlalchemy.exc import IntegrityError
 
 from spothop.wire import InjectionView, InjectRequest
+from spothop_master.api import errors
 from spothop_master.api.deps import ServicesDep, Writer
 from spothop_master.api.lookup import own_job
 from spothop_master.problems import ApiError
@@ -14,7 +15,11 @@ from spothop_master.services import Services
 from spothop_master.store import injections, jobs
 from spothop_master.store.schema import Job, VmRow
 
-router = APIRouter(prefix="/api/v1", tags=["injections"])
+router = APIRouter(
+    prefix="/api/v1",
+    tags=["injections"],
+    responses=errors.answers(401, 403, 404, 409, 413, 422),
+)
 
 
 @router.post("/jobs/{ref}/injection", status_code=201)

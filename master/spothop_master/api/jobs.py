@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from spothop.jobspec import JobSpec
 from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest, Wanted
 from spothop_master import bundles
+from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
@@ -26,14 +27,21 @@ from spothop_master.services import Services
 from spothop_master.store import event_views, job_views, jobs
 from spothop_master.store.schema import Job
 
-router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=errors.answers(401, 422))
 
 RECENT = timedelta(days=1)
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
 
 
-@router.post("", status_code=201)
+@router.post(
+    "",
+    status_code=201,
+    responses={
+        200: {"model": JobView, "description": "Made before"},
+        **errors.answers(403, 404, 409, 413),
+    },
+)
 def submit(
     request: SubmitRequest, services: ServicesDep, user: Writer, response: Response
 ) -> JobView:
@@ -118,7 +126,7 @@ def list_jobs(
         )
 
 
-@router.get("/{ref}")
+@router.get("/{ref}", responses=errors.answers(404, 409))
 def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
     """By id or name; of several of one name the newest, when all have ended."""
     with services.db.read() as session:
@@ -134,7 +142,7 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
     return detail.model_copy(update={"log_tail": tail})
 
 
-@router.get("/{ref}/events")
+@router.get("/{ref}/events", responses=errors.answers(404, 409))
 async def get_events(
     ref: str,
     services: ServicesDep,
@@ -152,7 +160,7 @@ async def get_events(
     return await poll(services, ask, enough=bool, wait_s=wait_s)
 
 
-@router.post("/{ref}/cancel")
+@router.post("/{ref}/cancel", responses=errors.answers(403, 404, 409))
 def cancel(ref: str, services: ServicesDep, user: Writer) -> JobView:
     """Harmless when repeated; 409 when the job has ended otherwise."""
     with services.db.begin() as session:

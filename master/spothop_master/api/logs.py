@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.wire import VmState
+from spothop_master.api import errors, openapi
 from spothop_master.api.deps import Count, Reader, ServicesDep
 from spothop_master.api.jobs import Wait
 from spothop_master.api.lookup import job_for
@@ -36,7 +37,11 @@ class Chunk:
     complete: bool
 
 
-@router.get("/{ref}/logs", response_class=Response)
+@router.get(
+    "/{ref}/logs",
+    response_class=Response,
+    responses=openapi.gives_bytes("text/plain") | errors.answers(401, 404, 409, 422),
+)
 async def get_logs(
     ref: str,
     services: ServicesDep,

@@ -6,12 +6,13 @@ from importlib.metadata import version
 
 from fastapi import APIRouter
 
+from spothop_master.api import errors
 from spothop_master.api.deps import Reader
 
 router = APIRouter(tags=["master"])
 
 
-@router.get("/api/v1/me")
+@router.get("/api/v1/me", responses=errors.answers(401))
 def me(user: Reader) -> dict[str, str]:
     """Whose token this is."""
     return {"name": user.name, "role": user.role.value}

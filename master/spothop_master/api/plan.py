@@ -34,7 +34,7 @@ class PlanRequest(BaseModel):
     spec: dict[str, Any]
 
 
-@router.post("/plan")
+@router.post("/plan", responses=errors.answers(401, 403, 413, 422, 502, 503))
 def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> PlanReply:
     spec = checked_spec(request.spec)
     offered = offers(services)

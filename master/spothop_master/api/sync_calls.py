@@ -75,8 +75,7 @@ def _read_closely(body: bytes, model: type[Message]) -> Message:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        text = f"the body is not JSON: {error}"
-        raise ApiError(422, "invalid_request", text, "send JSON") from None
+        raise errors.not_json(error) from None
     spoken = found.get("protocol", PROTOCOL) if isinstance(found, dict) else PROTOCOL
     if spoken != PROTOCOL:
         raise ApiError(

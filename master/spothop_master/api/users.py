@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop_master import home
+from spothop_master.api import errors
 from spothop_master.api.deps import MAX_INTEGER, Reader, ServicesDep
 from spothop_master.api.separation import refuse_user
 from spothop_master.problems import ApiError
@@ -17,7 +18,7 @@ from spothop_master.security import Principal, Role, new_api_token
 from spothop_master.store import users
 from spothop_master.store.schema import Token, User
 
-router = APIRouter(prefix="/api/v1", tags=["users"])
+router = APIRouter(prefix="/api/v1", tags=["users"], responses=errors.answers(401, 403))
 
 FIRST = "first"
 """Name of the token that a new user gets."""
@@ -42,7 +43,7 @@ def list_users(services: ServicesDep, _user: Admin) -> list[UserView]:
         return users.user_views(session, now=services.clock())
 
 
-@router.post("/users", status_code=201)
+@router.post("/users", status_code=201, responses=errors.answers(409, 413, 422))
 def add_user(services: ServicesDep, _user: Admin, request: UserRequest) -> NewToken:
     """A new user with a first token, which no other answer ever shows."""
     now, role = services.clock(), Role(request.role)
@@ -56,33 +57,33 @@ def add_user(services: ServicesDep, _user: Admin, request: UserRequest) -> NewTo
         raise ApiError(409, "user_exists", fact, hint, field="name") from None
 
 
-@router.post("/users/{name}/disable")
+@router.post("/users/{name}/disable", responses=errors.answers(404, 409, 422))
 def disable_user(name: str, services: ServicesDep, _user: Admin) -> UserView:
     """None of the user's tokens counts any more. Its jobs train on."""
     return _set_disabled(services, name, disabled=True)
 
 
-@router.post("/users/{name}/enable")
+@router.post("/users/{name}/enable", responses=errors.answers(404, 422))
 def enable_user(name: str, services: ServicesDep, _user: Admin) -> UserView:
     """The user's tokens count again, but for those that were revoked."""
     return _set_disabled(services, name, disabled=False)
 
 
-@router.get("/tokens")
+@router.get("/tokens", responses=errors.answers(422))
 def list_tokens(services: ServicesDep, _user: Admin, all: bool = False) -> list[TokenView]:
     """Those that count, or `all` that ever were; newest first."""
     with services.db.read() as session:
         return users.token_views(session, now=services.clock(), all=all)
 
 
-@router.post("/tokens", status_code=201)
+@router.post("/tokens", status_code=201, responses=errors.answers(404, 413, 422))
 def create_token(services: ServicesDep, _user: Admin, request: TokenRequest) -> NewToken:
     """The answer is the only one that ever shows the token."""
     with services.db.begin() as session:
         return _new_token(session, _find(session, request.user, field="user"), request, services)
 
 
-@router.delete("/tokens/{token_id}")
+@router.delete("/tokens/{token_id}", responses=errors.answers(404, 409, 422))
 def revoke_token(token_id: TokenId, services: ServicesDep, _user: Admin) -> TokenView:
     """It counts no more, nor does a browser that logged in with it."""
     try:

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from spothop.wire import JOB_ENDED, VM_LEAVING, JobState, PreemptRequest, VmState, VmView
+from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
@@ -17,7 +18,7 @@ from spothop_master.store import vm_views
 from spothop_master.store.figures import current_attempt
 from spothop_master.store.schema import Attempt, Job, VmRow
 
-router = APIRouter(prefix="/api/v1", tags=["vms"])
+router = APIRouter(prefix="/api/v1", tags=["vms"], responses=errors.answers(401, 404, 409, 422))
 
 PROMISED = PreemptRequest()
 LONGEST_NOTICE_S = 1e9
@@ -59,7 +60,7 @@ def list_vms(
         )
 
 
-@router.post("/vms/{vm_id}/preempt")
+@router.post("/vms/{vm_id}/preempt", responses=errors.answers(403, 413, 502))
 def preempt_vm(
     vm_id: str, services: ServicesDep, user: Writer, request: PreemptRequest = PROMISED
 ) -> VmView:
@@ -68,7 +69,7 @@ def preempt_vm(
     return _preempt(services, target, request)
 
 
-@router.post("/jobs/{ref}/preempt")
+@router.post("/jobs/{ref}/preempt", responses=errors.answers(403, 413, 502))
 def preempt_job(
     ref: str, services: ServicesDep, user: Writer, request: PreemptRequest = PROMISED
 ) -> VmView:
