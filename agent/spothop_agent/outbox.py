@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from spothop.wire import SaveKind
+from spothop.wire import Finite, SaveKind, Seconds, Whole
 
 _log = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class Meta(BaseModel):
     name: str
     path: str
     is_dir: bool
-    step: int
+    step: Whole
     kind: SaveKind
     request: str | None
-    delta_s: float
+    delta_s: Seconds
     exact: bool = True
     """`delta_s` is the time of the save; else it took at most that."""
     began: float | None = None
     """When the save began (CLOCK_MONOTONIC); 0 where only its step is known."""
-    mono: float
+    mono: Finite
     part: int | None = None
     """Which shard this is of a save of several processes; None for a whole save."""
     parts: int | None = None

@@ -32,7 +32,6 @@ from spothop.wire import AnyReport, Envelope, MessageReport, MetricsReport, Step
 from spothop_agent.coalesce import Progress
 from spothop_agent.paths import write_atomic
 from spothop_agent.reserve import MakeRoom, no_room, with_room
-from spothop_agent.sendable import fault_of
 
 KEYS = 256
 """How many of the newest keys are remembered."""
@@ -134,10 +133,6 @@ class Spool:
     def _record(
         self, ahead: int, attempt: int, made: float, report: AnyReport, key: str | None
     ) -> Record:
-        if fault := fault_of(report.model_dump()):
-            _log.warning("report left out: it holds %s: %.500r", fault, report)
-            text = f"a {report.kind} report of the agent is left out: it holds {fault}"
-            report = MessageReport(level="warning", text=text)
         seq = self._last + ahead
         return Record(seq=seq, made=made, attempt=attempt, report=report, key=key)
 

@@ -24,6 +24,7 @@ from spothop_master import home
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.progress import ProgressWriter
+from spothop_master.agents.quarantine import Quarantine
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
@@ -177,6 +178,7 @@ def make_services(
         statistics=statistics,
         threads=threads,
         progress=progress,
+        quarantine=Quarantine(),
         clock=clock,
     )
     return Services(

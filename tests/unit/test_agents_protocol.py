@@ -235,12 +235,6 @@ def test_the_newer_fence_wins_whatever_the_order(harness: MasterHarness) -> None
     assert [a.fenced_in for a in harness.attempts()] == [False, True]
 
 
-def test_diverged_metrics_do_not_stop_the_reports(harness: MasterHarness) -> None:
-    agent = harness.training()
-    agent.report(MetricsReport(step=1, values={"loss": float("nan"), "lr": 0.1}))
-    assert [metric.name for metric in harness.rows(Metric)] == ["lr"]
-
-
 def test_a_report_of_an_attempt_that_the_vm_never_had_is_logged(harness: MasterHarness) -> None:
     agent = harness.training()
     send(harness, agent, envelope(agent.seq + 1, ExitedReport(code=0), attempt=7))

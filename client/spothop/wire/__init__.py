@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from spothop.wire.access import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop.wire.agent import (
+    MAX_REPORTS,
     AgentConfig,
     AnyDirective,
     AssignDirective,
@@ -30,14 +31,22 @@ from spothop.wire.assignment import (
     PolicyParams,
 )
 from spothop.wire.common import (
+    MAX_METRIC_NAME,
+    MAX_METRICS,
+    MAX_TEXT,
     PROTOCOL,
     Dialect,
+    Finite,
     Insurance,
     Pool,
     PositiveSeconds,
     SaveKind,
+    Seconds,
     StorageSpec,
     Strict,
+    Text,
+    Whole,
+    plain_text,
 )
 from spothop.wire.lifecycle import (
     JOB_ACTIVE,
@@ -94,6 +103,10 @@ from spothop.wire.users import (
 __all__ = [
     "JOB_ACTIVE",
     "JOB_ENDED",
+    "MAX_METRICS",
+    "MAX_METRIC_NAME",
+    "MAX_REPORTS",
+    "MAX_TEXT",
     "PROTOCOL",
     "USER_FAILURES",
     "VM_LEAVING",
@@ -115,6 +128,7 @@ __all__ = [
     "FenceDirective",
     "FencedInReport",
     "FencedReport",
+    "Finite",
     "Heartbeat",
     "InitFrom",
     "InjectRequest",
@@ -149,6 +163,7 @@ __all__ = [
     "RestoredReport",
     "SaveKind",
     "SaveRequestedReport",
+    "Seconds",
     "StartedReport",
     "StepsReport",
     "StopDirective",
@@ -157,6 +172,7 @@ __all__ = [
     "SubmitRequest",
     "SyncReply",
     "SyncRequest",
+    "Text",
     "TokenRequest",
     "TokenView",
     "Unprotected",
@@ -167,4 +183,6 @@ __all__ = [
     "VmState",
     "VmView",
     "Wanted",
+    "Whole",
+    "plain_text",
 ]

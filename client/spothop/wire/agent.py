@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spothop.wire.assignment import Assignment
-from spothop.wire.common import PROTOCOL, Dialect, Insurance, Strict
+from spothop.wire.common import PROTOCOL, Dialect, Insurance, Seconds, Strict, Whole
 from spothop.wire.lifecycle import EndReason
 from spothop.wire.reports import AnyReport
 
@@ -15,27 +15,31 @@ from spothop.wire.reports import AnyReport
 class Envelope(Strict):
     """One report: `seq` counts from 1 per VM without gaps, so that replays are harmless."""
 
-    seq: int
-    age_s: float
+    seq: Whole
+    age_s: Seconds
     """How long before this request was sent the report was made."""
-    attempt: int
+    attempt: Whole
     report: AnyReport
 
 
 class Heartbeat(Strict):
     """What is true now; costs the master no database write."""
 
-    step: int | None = None
-    pending_saves: int = 0
+    step: Whole | None = None
+    pending_saves: Whole = 0
     trainer_alive: bool = False
 
 
+MAX_REPORTS = 1_000
+"""Of one sync."""
+
+
 class SyncRequest(Strict):
-    protocol: int = PROTOCOL
+    protocol: int = Field(PROTOCOL, ge=PROTOCOL, le=PROTOCOL)
     vm: str
-    attempt: int
+    attempt: Whole
     heartbeat: Heartbeat = Heartbeat()
-    reports: list[Envelope] = Field(default_factory=list)
+    reports: list[Envelope] = Field(default_factory=list, max_length=MAX_REPORTS)
 
 
 class FenceDirective(Strict):
@@ -89,11 +93,11 @@ class SyncReply(Strict):
 
 
 class JoinRequest(Strict):
-    protocol: int = PROTOCOL
+    protocol: int = Field(PROTOCOL, ge=PROTOCOL, le=PROTOCOL)
     token: str
     """The one-time token of the VM."""
     agent_version: str
-    boot_s: float | None = None
+    boot_s: Seconds | None = None
     """Uptime of the VM at the join."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -56,6 +57,43 @@ class Extended(Strict):
 
 
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+# What reports hold. Numbers are bounded by what every database takes and refused beyond that;
+# `strict`, because `false` is not 0 seconds. Text is never a reason to refuse: it is for people,
+# so that it is cut, and what no database holds is replaced.
+
+MAX_INTEGER = 2**63 - 1
+MAX_SECONDS = 1e9
+"""Some 30 years; dates can be reckoned with it."""
+MAX_TEXT = 10_000
+"""Characters."""
+MAX_METRIC_NAME = 64
+MAX_METRICS = 256
+"""Names in one report of metrics."""
+
+Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)]
+"""A step, a count, a number of bytes."""
+Small = Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31)]
+"""What an operating system numbers: processes, exits."""
+Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+MetricName = Annotated[str, Field(pattern="^[^\\x00]*$", max_length=MAX_METRIC_NAME)]
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+def plain_text(text: str, most: int = MAX_TEXT) -> str:
+    """At most so many characters, and none that UTF-8 or PostgreSQL's text lacks: lone surrogates
+    and NUL are replaced."""
+    if not text.isascii():
+        text = text[: most + 1].encode("utf-8", "replace").decode()
+    text = text.replace("\0", "\ufffd")
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _fitting(value: Any) -> Any:
+    return plain_text(value) if isinstance(value, str) else value
+
+
+Text = Annotated[str, BeforeValidator(_fitting)]
 
 
 class Pool(Strict):

@@ -1,13 +1,40 @@
-"""What an agent tells its master, in the order in which it happened."""
+"""What an agent tells its master, in the order in which it happened.
+
+Every value is bounded (`common`), on both sides: the agent makes no report that its master would
+not take, and of one that somebody else made the master takes what is within the bounds.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from spothop.wire.common import Extended, SaveKind, Strict
+from spothop.wire.common import (
+    MAX_METRICS,
+    MAX_SECONDS,
+    Extended,
+    Finite,
+    MetricName,
+    SaveKind,
+    Seconds,
+    Small,
+    Strict,
+    Text,
+    Whole,
+)
 from spothop.wire.lifecycle import Unprotected
+
+MOST_REJECTED = 20
+
+
+def _newest(rejected: Any) -> Any:
+    return rejected[:MOST_REJECTED] if isinstance(rejected, list) else rejected
+
+
+def _cut(seconds: Any) -> Any:
+    """A deadline in the year 9999 must not lose the notice."""
+    return min(seconds, MAX_SECONDS) if isinstance(seconds, float) else seconds
 
 
 class PhaseReport(Strict):
@@ -15,8 +42,8 @@ class PhaseReport(Strict):
     starting (from the start of the process to its first step)."""
 
     kind: Literal["phase"] = "phase"
-    phase: str
-    duration_s: float
+    phase: Text
+    duration_s: Seconds
 
 
 class PreparedReport(Strict):
@@ -29,49 +56,49 @@ class FencedInReport(Strict):
     """This attempt's fence is in the chain."""
 
     kind: Literal["fenced_in"] = "fenced_in"
-    n: int
+    n: Whole
 
 
 class RestoredReport(Strict):
     """What was restored; `step` 0 and no `n` when the chain held no checkpoint."""
 
     kind: Literal["restored"] = "restored"
-    step: int
-    n: int | None = None
-    rejected: list[str] = Field(default_factory=list)
-    """One message per newer chain entry that failed verification."""
+    step: Whole
+    n: Whole | None = None
+    rejected: Annotated[list[Text], BeforeValidator(_newest)] = Field(default_factory=list)
+    """One message per newer chain entry that failed verification; of many, the newest."""
 
 
 class StartedReport(Strict):
     """The training process runs."""
 
     kind: Literal["started"] = "started"
-    pid: int
+    pid: Small
 
 
 class StepsReport(Strict):
     """Progress since the last such report; coalesced, the newest one wins."""
 
     kind: Literal["steps"] = "steps"
-    step: int
-    count: int
-    step_s: float
+    step: Whole
+    count: Whole
+    step_s: Seconds
     """Mean time inside a step."""
-    load_s: float
+    load_s: Seconds
     """Mean time between steps, less saves."""
 
 
 class MetricsReport(Strict):
     kind: Literal["metrics"] = "metrics"
-    step: int
-    values: dict[str, float]
+    step: Whole
+    values: dict[MetricName, Finite] = Field(max_length=MAX_METRICS)
 
 
 class SaveRequestedReport(Strict):
     kind: Literal["save_requested"] = "save_requested"
-    request: str
+    request: Text
     save: SaveKind
-    reason: str
+    reason: Text
 
 
 class CommittedReport(Extended):
@@ -80,36 +107,36 @@ class CommittedReport(Extended):
     NEWER = ("delta_exact",)
 
     kind: Literal["committed"] = "committed"
-    n: int
-    step: int
+    n: Whole
+    step: Whole
     save: SaveKind
-    bytes: int
-    delta_s: float
+    bytes: Whole
+    delta_s: Seconds
     """Synchronous dump time in the training process; 0: not known, so it is no measurement."""
     delta_exact: bool = True
     """False: nobody marked where the save began, so that it took at most `delta_s`, which runs from
     the last step."""
-    beta_s: float
+    beta_s: Seconds
     """From `backup()` to the commit."""
-    since_notice_s: float | None = None
+    since_notice_s: Seconds | None = None
     """From the agent seeing the notice to the commit, for the first commit after a notice."""
 
 
 class NoticeReport(Strict):
     kind: Literal["notice"] = "notice"
-    event: str
+    event: Text
     """The cloud's own id of the event, or its text."""
-    deadline_in_s: float | None = None
+    deadline_in_s: Annotated[Finite, BeforeValidator(_cut)] | None = None
     """Seconds from the report's making to the announced kill; None when the cloud names none."""
     fits: bool = True
-    reason: str = ""
+    reason: Text = ""
 
 
 class AcknowledgedReport(Strict):
     """The agent told the cloud that it may take the VM now."""
 
     kind: Literal["acknowledged"] = "acknowledged"
-    event: str
+    event: Text
 
 
 class ExitedReport(Extended):
@@ -118,8 +145,8 @@ class ExitedReport(Extended):
     NEWER = ("hang",)
 
     kind: Literal["exited"] = "exited"
-    code: int | None = None
-    signal: int | None = None
+    code: Small | None = None
+    signal: Small | None = None
     done: bool = False
     """The script called `done()`."""
     stopped: bool = False
@@ -127,20 +154,20 @@ class ExitedReport(Extended):
     out_of_memory: bool = False
     hang: bool = False
     """The agent ended it because it gave no sign of life."""
-    step: int | None = None
-    uncommitted: int = 0
+    step: Whole | None = None
+    uncommitted: Whole = 0
     """Accepted backups that could not be committed."""
-    outputs_lost: str = ""
+    outputs_lost: Text = ""
     """Why the outputs could not be uploaded; empty when they were."""
-    message: str = ""
+    message: Text = ""
 
 
 class PreparationFailedReport(Strict):
     """Bundle, setup, data or restore failed; `user` when the job's own setup is at fault."""
 
     kind: Literal["preparation_failed"] = "preparation_failed"
-    phase: str
-    message: str
+    phase: Text
+    message: Text
     user: bool = False
 
 
@@ -148,7 +175,7 @@ class FencedReport(Strict):
     """A newer attempt is fenced in: this one stopped."""
 
     kind: Literal["fenced"] = "fenced"
-    by: int
+    by: Whole
     """The own number, where another VM runs the same attempt."""
 
 
@@ -157,7 +184,7 @@ class MessageReport(Strict):
 
     kind: Literal["message"] = "message"
     level: Literal["info", "warning", "error"] = "info"
-    text: str
+    text: Text
 
 
 class ProtectionReport(Strict):
@@ -166,7 +193,7 @@ class ProtectionReport(Strict):
 
     kind: Literal["protection"] = "protection"
     cause: Unprotected | None = None
-    reason: str = ""
+    reason: Text = ""
 
 
 AnyReport = Annotated[

@@ -34,6 +34,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmState
 from spothop_master.agents import protocol, reports
+from spothop_master.agents.reading import FaultyEnvelope
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Job, Metric, Place, VmRow
 
@@ -170,18 +171,17 @@ class ProgressWriter:
             with self._db.begin() as session:
                 batch = self._next() if batch is None else batch
                 written = write(session, {w.vm: w.envelopes for w in batch}, now=self._clock())
-        except protocol.NOT_HELD:
-            batch = batch or []
-            if len(batch) == 1:
+        except Exception as error:  # whatever it is, those who wait must not wait for ever
+            batch = batch or self._next()
+            if protocol.passes(error):
+                for waiting in batch:
+                    waiting.written.set_exception(error)
+            elif len(batch) == 1:
                 batch[0].written.set_result(None)
             else:
                 middle = len(batch) // 2
                 self._write(batch[:middle])
                 self._write(batch[middle:])
-        except Exception as error:  # whatever it is, those who wait must not wait for ever
-            batch = batch or self._next()
-            for waiting in batch:
-                waiting.written.set_exception(error)
         else:
             for waiting in batch:
                 waiting.written.set_result(written.get(waiting.vm))
@@ -248,10 +248,13 @@ def _fits(envelope: Envelope, number: int) -> bool:
     return (
         envelope.attempt == number
         and envelope.report.kind in KINDS
-        and not reports.not_finite(envelope.report)
+        and not isinstance(envelope, FaultyEnvelope)
     )
 
 
 def is_progress(envelopes: Iterable[Envelope]) -> bool:
-    """Nothing but steps and metrics."""
-    return all(envelope.report.kind in KINDS for envelope in envelopes)
+    """Nothing but steps and metrics that make sense."""
+    return all(
+        envelope.report.kind in KINDS and not isinstance(envelope, FaultyEnvelope)
+        for envelope in envelopes
+    )

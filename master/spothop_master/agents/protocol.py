@@ -20,12 +20,13 @@ nothing after it counts), and trusting the agent's clock (reports carry their ag
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
@@ -44,15 +45,15 @@ from spothop.wire import (
 )
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
+from spothop_master.agents.quarantine import Quarantine
+from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
-NOT_HELD = (reports.NotFinite, OverflowError, UnicodeEncodeError, DataError, IntegrityError)
-"""A value of a report is no number, no text, or too large for its column. With the job's row held
-none of these passes by itself."""
+_log = logging.getLogger(__name__)
 
 
 class BadToken(Exception):
@@ -100,11 +101,13 @@ def apply(
     envelopes: Sequence[Envelope],
     *,
     now: datetime,
+    quarantine: Quarantine | None = None,
 ) -> int:
     """Reports in the order of their numbers; the highest one without a gap before it.
 
     Replays change nothing. Those of an attempt that has ended, or that a newer one has fenced out,
-    change nothing but facts of the VM, the copy of the chain, and the event log (I2).
+    change nothing but facts of the VM, the copy of the chain, and the event log (I2). One that
+    makes no sense changes nothing, and `quarantine` tells that.
     """
     vm = session.get_one(VmRow, vm_id)
     if vm.job_id is not None:
@@ -113,12 +116,15 @@ def apply(
     new = without_gaps(envelopes, vm.acked_seq)
     if not new:
         return vm.acked_seq
+    quarantine = quarantine or Quarantine()
     try:
         with session.begin_nested():
-            _apply_all(session, vm, new, now)
-    except NOT_HELD:  # by one of them: each by itself, so that the others count
+            _apply_all(session, vm, new, quarantine, now)
+    except Exception as error:  # by one of them: each by itself, so that the others count
+        if passes(error):
+            raise
         for envelope in new:
-            _apply_one(session, vm, envelope, now)
+            _apply_one(session, vm, envelope, quarantine, now)
     vm.acked_seq, vm.join_hash, vm.last_contact_at = new[-1].seq, None, now
     session.flush()
     return vm.acked_seq
@@ -139,27 +145,49 @@ def made_at(envelope: Envelope, joined_at: datetime | None, now: datetime) -> da
     return max(at, joined_at or at)
 
 
-def _apply_all(session: Session, vm: VmRow, envelopes: Sequence[Envelope], now: datetime) -> None:
+def _apply_all(
+    session: Session,
+    vm: VmRow,
+    envelopes: Sequence[Envelope],
+    quarantine: Quarantine,
+    now: datetime,
+) -> None:
     place: Place | None = None
     for envelope in envelopes:
         if place is None or place.attempt.number != envelope.attempt:
             place = attempts.place_of(session, vm.id, envelope.attempt)
         at = made_at(envelope, vm.joined_at, now)
+        if isinstance(envelope, FaultyEnvelope):
+            quarantine.tell(session, vm, place, envelope.fault, now=at)
+            if not envelope.fault.counts:
+                continue
         reports.apply_report(session, vm, place, envelope, at=at)
     session.flush()
 
 
-def _apply_one(session: Session, vm: VmRow, envelope: Envelope, now: datetime) -> None:
-    """One with a value that no database holds changes nothing: the agent would send it again for
-    ever, and none of those after it would count."""
+def _apply_one(
+    session: Session, vm: VmRow, envelope: Envelope, quarantine: Quarantine, now: datetime
+) -> None:
+    """One that cannot be applied changes nothing: the agent would send it again for ever, and none
+    of those after it would count."""
     try:
         with session.begin_nested():
-            _apply_all(session, vm, [envelope], now)
-    except NOT_HELD as error:
+            _apply_all(session, vm, [envelope], quarantine, now)
+    except Exception as error:  # of any kind: see above
+        if passes(error):
+            raise
+        report = envelope.report
+        _log.exception("VM %s: report %d (%s) cannot be applied", vm.id, envelope.seq, report.kind)
         why = error.orig if isinstance(error, DBAPIError) else error  # without the statement
-        text = f"{envelope.report.kind} that the database cannot hold: ignored ({why})"
-        data = {"level": "warning"}
-        transitions.record(session, "message", text, now=now, row=vm, data=data)
+        fault = Fault.of_report(report, f"the database cannot hold it ({type(why).__name__})")
+        quarantine.tell(session, vm, None, fault, now=now)
+
+
+def passes(error: Exception) -> bool:
+    """Not the fault of a report: the same one may be applied later."""
+    if isinstance(error, (transitions.StaleState, leases.StaleLease, MemoryError)):
+        return True
+    return isinstance(error, SQLAlchemyError) and not isinstance(error, (DataError, IntegrityError))
 
 
 def trains_on(session: Session, vm: VmRow) -> bool:

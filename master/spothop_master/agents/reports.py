@@ -20,7 +20,6 @@ fenced in shuts out an attempt whose end nobody has noticed yet.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,7 +31,6 @@ from sqlalchemy.orm import Session
 from spothop.protection import ADD, MENDED
 from spothop.wire import (
     AcknowledgedReport,
-    AnyReport,
     AttemptState,
     CommittedReport,
     EndReason,
@@ -58,10 +56,6 @@ from spothop_master.store import attempts, observations, transitions
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, Place, VmRow
 
 
-class NotFinite(Exception):
-    """A figure of a report is infinite or no number."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
     """Where a report came from, and when it was made by the master's clock."""
@@ -83,11 +77,8 @@ class ReportContext:
 def apply_report(
     session: Session, vm: VmRow, place: Place | None, envelope: Envelope, *, at: datetime
 ) -> None:
-    """One report, once: the caller checks its number. `place` is the VM's in its attempt. Raises
-    NotFinite: each later decision would be made from it."""
+    """One report, once: the caller checks its number. `place` is the VM's in its attempt."""
     report = envelope.report
-    if bad := not_finite(report):
-        raise NotFinite(bad)
     if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
@@ -98,14 +89,6 @@ def apply_report(
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
         context.note("late", f"{report.kind} of attempt {envelope.attempt}, which is over: ignored")
-
-
-def not_finite(report: AnyReport) -> str:
-    """Which of its figures is infinite or no number; empty when none is."""
-    for name, value in report:
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"{name} is {value}"
-    return ""
 
 
 def _counts(context: ReportContext) -> bool:
@@ -183,13 +166,8 @@ def _metrics(context: ReportContext, report: MetricsReport) -> None:
 def metric_rows(
     job_id: str, attempt: int, report: MetricsReport, *, at: datetime
 ) -> list[dict[str, Any]]:
-    """Diverged values (NaN, infinite) are left out: no database keeps them alike."""
     common = {"job_id": job_id, "attempt": attempt, "step": report.step, "at": at}
-    return [
-        {**common, "name": name[:64], "value": value}
-        for name, value in report.values.items()
-        if math.isfinite(value)
-    ]
+    return [{**common, "name": name, "value": value} for name, value in report.values.items()]
 
 
 def _save_requested(context: ReportContext, report: SaveRequestedReport) -> None:

@@ -21,6 +21,7 @@ from spothop_master.agents import protocol
 from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.progress import ProgressWriter, is_progress
+from spothop_master.agents.quarantine import Quarantine
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.problems import ApiError
@@ -49,6 +50,7 @@ class Syncs:
         statistics: KeptStatistics,
         threads: AgentThreads,
         progress: ProgressWriter,
+        quarantine: Quarantine,
         clock: Callable[[], datetime],
     ) -> None:
         self._db = db
@@ -59,6 +61,7 @@ class Syncs:
         self._statistics = statistics
         self._threads = threads
         self._progress = progress
+        self._quarantine = quarantine
         self._clock = clock
 
     async def session(self, token: str) -> VmSession:
@@ -67,6 +70,10 @@ class Syncs:
         if known is None:
             known = await self._threads.plain.run(self._sessions.look_up, token)
         return known
+
+    async def read(self, read: Callable[[bytes], SyncRequest], body: bytes) -> SyncRequest:
+        """A body that takes time to read, in a thread."""
+        return await self._threads.plain.run(read, body)
 
     async def answer(self, known: VmSession, message: SyncRequest) -> bytes:
         """A `wire.SyncReply` as JSON. Raises `ApiError`: 403 for another VM's name, 410 when the VM
@@ -120,7 +127,9 @@ class Syncs:
         with self._db.begin() if message.reports else self._db.read() as session:
             row = self.refuse_over(session, known.vm)
             if message.reports:
-                protocol.apply(session, known.vm, message.reports, now=now)
+                protocol.apply(
+                    session, known.vm, message.reports, now=now, quarantine=self._quarantine
+                )
             acked = row.acked_seq
             answer = protocol.answer(
                 session,

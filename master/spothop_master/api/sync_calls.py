@@ -7,8 +7,9 @@ describes it (`api/agent.py`) and takes all other methods of the path.
 
 from __future__ import annotations
 
-import json
-from typing import TypeVar
+import reprlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spothop.wire import PROTOCOL, Strict, SyncRequest
+from spothop_master.agents import reading
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import Syncs
 from spothop_master.api import errors
@@ -57,7 +59,11 @@ class SyncCalls:
 
 async def answer(syncs: Syncs, known: VmSession, body: bytes) -> bytes:
     """A `wire.SyncReply` as JSON. Raises `ApiError`."""
-    return await syncs.answer(known, read(body, SyncRequest))
+    try:
+        message = SyncRequest.model_validate_json(body)
+    except ValidationError:
+        message = await syncs.read(_reports_one_by_one, body)
+    return await syncs.answer(known, message)
 
 
 def read(body: bytes, model: type[Message]) -> Message:
@@ -65,15 +71,18 @@ def read(body: bytes, model: type[Message]) -> Message:
     try:
         return model.model_validate_json(body)
     except ValidationError:
-        return _read_closely(body, model)
+        return _read_closely(body, model.model_validate)
 
 
-def _read_closely(body: bytes, model: type[Message]) -> Message:
+def _reports_one_by_one(body: bytes) -> SyncRequest:
+    return _read_closely(body, reading.one_by_one)
+
+
+def _read_closely(body: bytes, read: Callable[[Any], Message]) -> Message:
     """Of a body that was refused. The protocol is looked at first: a newer agent's other fields are
-    unknown to us, and it should learn that its version is the reason. And text with half of a
-    character pair, which pydantic's own reader refuses, is one bad report: those after it count."""
+    unknown to us, and it should learn that its version is the reason."""
     try:
-        found = json.loads(body)
+        found = reading.parsed(body)
     except (ValueError, RecursionError) as error:
         raise errors.not_json(error) from None
     spoken = found.get("protocol", PROTOCOL) if isinstance(found, dict) else PROTOCOL
@@ -81,12 +90,15 @@ def _read_closely(body: bytes, model: type[Message]) -> Message:
         raise ApiError(
             400,
             "wrong_protocol",
-            f"the agent speaks protocol {spoken!r}, this master {PROTOCOL}",
+            f"the agent speaks protocol {reprlib.repr(spoken)}, this master {PROTOCOL}",
             "install the agent of the master's version",
             field="protocol",
         )
     try:
-        return model.model_validate(found)
+        return read(found)
+    except reading.NoNumber as error:
+        hint = "number reports from 1 on"
+        raise ApiError(422, "invalid_request", str(error), hint, field="reports") from None
     except ValidationError as error:
         listed = [{**e, "loc": ("body", *e["loc"])} for e in error.errors(include_url=False)]
         raise errors.invalid(listed) from None

@@ -36,3 +36,6 @@ def one_of(column: str, values: Iterable[Enum | str]) -> CheckConstraint:
 
 
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts rowids in INTEGER only
+
+Whole = BigId
+"""A step, a count: 64 bits in PostgreSQL too, whose INTEGER has 32."""

@@ -40,7 +40,7 @@ from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
 from spothop_master.core.refusals import REFUSALS, Scope
 from spothop_master.security import Role
-from spothop_master.store.columns import BigId, UtcDateTime, one_of
+from spothop_master.store.columns import BigId, UtcDateTime, Whole, one_of
 
 OBSERVATIONS = ("life", "allocation", "preparation", "save", "backup", "step", "emergency")
 """What is measured."""
@@ -151,7 +151,7 @@ class Attempt(Base):
     fenced_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
-    restored_step: Mapped[int | None]
+    restored_step: Mapped[int | None] = mapped_column(Whole)
     stop_wanted: Mapped[str | None] = mapped_column(String(64))
     """Why the agent was told to stop it."""
     stop_at: Mapped[datetime | None]
@@ -234,8 +234,8 @@ class Place(Base):
     notice_at: Mapped[datetime | None]
     deadline_at: Mapped[datetime | None]
     notice_fits: Mapped[bool | None]
-    step_at_notice: Mapped[int | None]
-    last_step: Mapped[int | None]
+    step_at_notice: Mapped[int | None] = mapped_column(Whole)
+    last_step: Mapped[int | None] = mapped_column(Whole)
     last_step_at: Mapped[datetime | None]
     exit_code: Mapped[int | None]
     exit_signal: Mapped[int | None]
@@ -287,7 +287,7 @@ class VmRow(Base):
     join_hash: Mapped[str | None] = mapped_column(String(64))
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
-    acked_seq: Mapped[int] = mapped_column(default=0)
+    acked_seq: Mapped[int] = mapped_column(Whole, default=0)
     lease_token: Mapped[str | None] = mapped_column(String(64))
     """Of whoever calls the cloud about it now (`store.leases`)."""
     lease_until: Mapped[datetime | None]
@@ -348,8 +348,8 @@ class Checkpoint(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     attempt: Mapped[int]
-    n: Mapped[int]
-    step: Mapped[int]
+    n: Mapped[int] = mapped_column(Whole)
+    step: Mapped[int] = mapped_column(Whole)
     kind: Mapped[str] = mapped_column(String(16))
     bytes: Mapped[int] = mapped_column(BigInteger)
     delta_s: Mapped[float]
@@ -378,7 +378,7 @@ class Metric(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     attempt: Mapped[int]
-    step: Mapped[int]
+    step: Mapped[int] = mapped_column(Whole)
     name: Mapped[str] = mapped_column(String(64))
     value: Mapped[float]
     at: Mapped[datetime]
@@ -412,7 +412,7 @@ class Observation(Base):
     job_id: Mapped[str | None] = mapped_column(String(80), index=True)
     vm_id: Mapped[str] = mapped_column(String(64))
     attempt: Mapped[int] = mapped_column(default=0)
-    n: Mapped[int] = mapped_column(default=0)
+    n: Mapped[int] = mapped_column(Whole, default=0)
     """Chain number for saves and backups: makes a replay harmless."""
     at: Mapped[datetime]
 
