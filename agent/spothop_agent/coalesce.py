@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spothop.wire import MetricsReport, StepsReport
+from spothop.wire import MAX_METRICS, MetricsReport, StepsReport
 
-MAX_METRICS = 128
+MOST = 128
 """Logged steps kept while the master is away; above, every second one goes."""
 
 
@@ -31,10 +31,11 @@ class Progress:
         last = self.metrics[-1] if self.metrics else None
         if last is not None and last.step == report.step:
             values = {**last.values, **report.values}
-            self.metrics[-1] = MetricsReport(step=report.step, values=values)
-            return
+            if len(values) <= MAX_METRICS:
+                self.metrics[-1] = MetricsReport(step=report.step, values=values)
+                return
         self.metrics.append(report)
-        if len(self.metrics) > MAX_METRICS:
+        if len(self.metrics) > MOST:
             # From the end, so that the newest value always stays.
             self.metrics = self.metrics[::-2][::-1]
 

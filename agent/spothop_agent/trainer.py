@@ -6,7 +6,15 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spothop.wire import MetricsReport, PhaseReport, SaveRequestedReport, StepsReport
+from spothop.wire import (
+    MAX_METRIC_NAME,
+    MAX_METRICS,
+    MetricsReport,
+    PhaseReport,
+    SaveRequestedReport,
+    StepsReport,
+    plain_text,
+)
 from spothop_agent.context import Context
 from spothop_agent.pipes import Pipes
 from spothop_agent.saves import Ask, Saves
@@ -47,6 +55,7 @@ class Trainer:
             "phase": self._phase,
             "steps": self._steps,
             "metrics": self._metrics,
+            "diverged": self._diverged,
             "saving": self._saving,
             "missed": self._missed,
             "trains": lambda message: None,
@@ -159,8 +168,20 @@ class Trainer:
             self._context.link.wake()
 
     def _metrics(self, message: dict[str, Any]) -> None:
-        values = {str(name): float(value) for name, value in message["values"].items()}
-        self._context.progress(MetricsReport(step=int(message["step"]), values=values))
+        values = [
+            (plain_text(str(name), MAX_METRIC_NAME), float(value))
+            for name, value in message["values"].items()
+        ]
+        for begin in range(0, len(values), MAX_METRICS):
+            some = dict(values[begin : begin + MAX_METRICS])
+            self._context.progress(MetricsReport(step=int(message["step"]), values=some))
+
+    def _diverged(self, message: dict[str, Any]) -> None:
+        self._context.tell_user(
+            f"{plain_text(str(message['name']), MAX_METRIC_NAME)} is {str(message['value'])[:8]} at"
+            f" step {int(message['step'])}: charts and lists show its last finite value",
+            level="warning",
+        )
 
     def _saving(self, message: dict[str, Any]) -> None:
         self._context.note(f"saving at step {message['step']} for {message['request']}")

@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from spothop.wire import AnyReport, MessageReport, MetricsReport, StepsReport
-from spothop_agent.coalesce import MAX_METRICS
+from spothop.wire import (
+    MAX_TEXT,
+    AnyReport,
+    MessageReport,
+    MetricsReport,
+    StepsReport,
+    plain_text,
+)
+from spothop_agent.coalesce import MOST
 from spothop_agent.spool import BATCH, Spool
 from support.examples import examples
 
@@ -78,7 +86,7 @@ def test_steps_merge_while_the_master_is_away(tmp_path: Path) -> None:
     assert isinstance(merged, StepsReport)
     assert (merged.step, merged.count) == (999, 998)
     assert merged.step_s == pytest.approx(0.3)
-    assert len(batch) <= MAX_METRICS + 1
+    assert len(batch) <= MOST + 1
     assert batch[-1].report == MetricsReport(step=999, values={"loss": 1 / 999})
 
 
@@ -187,15 +195,27 @@ def test_numbers_that_only_the_master_knows_are_not_used_again(tmp_path: Path) -
     assert [e.seq for e in again.batch()] == [4, 5]
 
 
-def test_what_cannot_be_sent_blocks_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_sent_is_never_queued(tmp_path: Path) -> None:
     spool = Spool(tmp_path, Clock())
-    spool.add(1, message("half \ud800"))
-    spool.merge(1, MetricsReport(step=1, values={"loss": float("inf")}))
-    spool.merge(1, steps(10**30))
-    spool.add(1, message("after"))
-    assert all("left out" in text for text in texts(spool)[:-1])
-    assert len(texts(spool)) == 4
+    spool.add(1, message("half \ud800, NUL \0"))
+    spool.add(1, message("long " * 10_000))
+    assert texts(spool)[0] == "half ?, NUL \ufffd"
+    assert len(texts(spool)[1]) == MAX_TEXT
     assert texts(Spool(tmp_path, Clock())) == texts(spool)
+    with pytest.raises(ValidationError):
+        MetricsReport(step=1, values={"loss": float("inf")})
+    with pytest.raises(ValidationError):
+        steps(10**30)
+
+
+def test_many_names_of_one_step_become_several_reports(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, Clock())
+    for begin in range(0, 1_000, 100):
+        values = {f"m{begin + i}": 1.0 for i in range(100)}
+        spool.merge(1, MetricsReport(step=1, values=values))
+    found = [e.report for e in spool.batch() if isinstance(e.report, MetricsReport)]
+    assert sum(len(report.values) for report in found) == 1_000
+    assert {report.step for report in found} == {1}
 
 
 ACTIONS = st.lists(
@@ -221,7 +241,7 @@ def test_any_crash_leaves_a_sequence_without_gaps(actions: list[tuple[str, objec
         spool = Spool(folder, Clock())
         for action, value in actions:
             if action == "add":
-                added.append(str(value))
+                added.append(plain_text(str(value)))
                 spool.add(1, message(str(value)))
             elif action == "merge":
                 spool.merge(1, steps(int(str(value))))

@@ -14,6 +14,7 @@ from fakes.scripted_process import PID
 from fakes.virtual_time import play, until
 from spothop.training.pipes import LineDecoder, encode, open_fifo
 from spothop.wire import (
+    MessageReport,
     MetricsReport,
     PhaseReport,
     SaveKind,
@@ -149,6 +150,31 @@ def test_phases_and_metrics(tmp_path: Path) -> None:
         await until(lambda: ears.run.reports(MetricsReport))
         assert ears.run.reports(PhaseReport) == [PhaseReport(phase="starting", duration_s=2.5)]
         assert ears.run.reports(MetricsReport) == [MetricsReport(step=3, values={"loss": 1.0})]
+        await ears.close()
+
+    play(scenario)
+
+
+def test_a_value_that_is_not_finite_is_told_to_the_user(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ears = Ears(tmp_path)
+        ears.say("diverged", step=3, name="loss", value="nan")
+        await until(lambda: ears.run.reports(MessageReport))
+        [told] = ears.run.reports(MessageReport)
+        assert told.level == "warning"
+        assert told.text.startswith("loss is nan at step 3")
+        await ears.close()
+
+    play(scenario)
+
+
+def test_names_that_an_older_client_lets_through_are_cut(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ears = Ears(tmp_path)
+        ears.say("metrics", step=3, values={"n" * 100: 1, "a\0b": 2})
+        await until(lambda: ears.run.reports(MetricsReport))
+        [report] = ears.run.reports(MetricsReport)
+        assert report.values == {"n" * 61 + "...": 1.0, "a\ufffdb": 2.0}
         await ears.close()
 
     play(scenario)

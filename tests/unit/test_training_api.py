@@ -496,8 +496,17 @@ def test_log_takes_numbers_only_and_leaves_out_what_is_not_finite(
     for _ in range(3):
         vm.clock.move(1)
         session.log({"loss": float("nan"), "lr": 0.1})
-    assert [msg["values"] for msg in vm.received("metrics")] == [{"lr": 0.1}] * 3
+    heard = vm.received()
+    assert [msg["values"] for msg in heard if msg["t"] == "metrics"] == [{"lr": 0.1}] * 3
     assert capsys.readouterr().err.count("log(loss=nan): not finite") == 1
+    told = [msg for msg in heard if msg["t"] == "diverged"]
+    assert told == [{"t": "diverged", "step": 0, "name": "loss", "value": "nan"}]
+
+
+@pytest.mark.parametrize("step", [-1, 2**63])
+def test_a_step_that_no_database_counts_to_is_refused_at_the_call(vm: Vm, step: int) -> None:
+    with pytest.raises(ValueError, match=r"step_context\(step=.*from 0 to 2\*\*63 - 1"):
+        vm.session().step_context(step)
 
 
 def test_done_leaves_a_file_and_a_message(vm: Vm) -> None:

@@ -35,6 +35,8 @@ REPORT_EVERY_S = 0.1
 """Step timings and metrics go up at most this often."""
 RETRY_EVERY_S = 0.1
 """Control messages that found the pipe full are tried again at most this often."""
+MAX_STEP = 2**63 - 1
+"""What a database counts up to."""
 STOP_WAITS_S = 10.0
 """A stop lets a pending save request be answered first, but no longer than this..."""
 STOP_WAITS_STEPS = 3
@@ -384,9 +386,15 @@ class Session:
 
         Raises ValueError for what is no number.
         """
-        self._metrics.update(values)
+        diverged = self._metrics.update(values)
+        if not self._on or self._quiet:
+            return
+        for name, value in diverged.items():
+            self._channel.send(
+                {"t": "diverged", "step": self.step, "name": name, "value": str(value)}
+            )
         now = self._clock()
-        if self._on and not self._quiet and now >= self._metrics_due:
+        if now >= self._metrics_due:
             self._metrics_due = now + self._report_every_s
             self._metrics.offer(self._channel, self.step)
 
@@ -424,8 +432,15 @@ class Session:
 
 
 def _whole(step: Any, call: str) -> int:
-    """Also numpy's and torch's integers. Raises TypeError with the call, the value and a hint."""
+    """Also numpy's and torch's integers. Raises TypeError or ValueError, with the call, the value
+    and a hint."""
     try:
-        return int(step.__index__())
+        number = int(step.__index__())
     except (AttributeError, TypeError):
         raise TypeError(f"{call}(step={step!r}): no whole number; pass int(step)") from None
+    if not 0 <= number <= MAX_STEP:
+        raise ValueError(
+            f"{call}(step={step!r:.40}): steps are counted from 0 to 2**63 - 1; pass how many steps"
+            " were completed since the job began"
+        )
+    return number
