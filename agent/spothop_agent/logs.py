@@ -84,7 +84,7 @@ class LogShipper:
                 pause_s = delay_s(
                     failures, base_s=2 * LOOK_S, max_s=BACKOFF_CAP_S, jitter=self._rng.random()
                 )
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(max(pause_s, getattr(error, "retry_after_s", 0.0)))
 
     async def ship(self) -> bool:
         """Send the next chunk; True when there is more."""

@@ -35,6 +35,9 @@ BACKOFF_GROWTH = 1.5
 """Less than the usual 2: a master that is started again is back after a second, and should hear of
 all its VMs soon."""
 BACKOFF_CAP_S = 5.0
+RETRY_AFTER_CAP_S = 30.0
+SYNC_BYTES = 4 << 20
+"""About the most in one sync; a master takes twice as much."""
 URGENT_GAP_S = 0.1
 """Between two syncs, however urgent."""
 UNKNOWN_SESSION_S = 600.0
@@ -51,6 +54,9 @@ _log = logging.getLogger(__name__)
 
 class LinkError(Exception):
     """The master did not do what was asked; the message says why."""
+
+    retry_after_s = 0.0
+    """The master does not want to be asked again before."""
 
 
 class MasterAway(LinkError): ...
@@ -97,8 +103,16 @@ def check(response: httpx.Response) -> None:
     if response.status_code == 401:
         raise Unknown(message)
     if response.status_code >= 500 or response.status_code in (408, 425, 429):
-        raise MasterAway(message)
+        away = MasterAway(message)
+        away.retry_after_s = _retry_after_s(response)
+        raise away
     raise Refused(message)
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    """Seconds; a date, which no master of ours sends, is 0."""
+    said = response.headers.get("Retry-After", "")
+    return min(float(said), RETRY_AFTER_CAP_S) if said.isdecimal() else 0.0
 
 
 class MasterLink:
@@ -172,7 +186,7 @@ class MasterLink:
                 return
             except LinkError as error:
                 failures += 1
-                pause = backoff_s(failures, self._rng)
+                pause = max(backoff_s(failures, self._rng), error.retry_after_s)
                 _log.warning("sync: %s; again in %.1f s", error, pause)
                 now = self._clock.monotonic()
                 unknown_since = (unknown_since or now) if isinstance(error, Unknown) else None
@@ -197,10 +211,16 @@ class MasterLink:
             reply = await self._exchange(request.model_copy(update={"reports": batch}))
             spool.ack(reply.ack_seq)
         on_directives(reply.directives)
-        return 0.0 if len(batch) == BATCH else reply.next_delay_s
+        took = len(batch) == BATCH and reply.ack_seq >= batch[0].seq
+        return 0.0 if took else reply.next_delay_s
 
     async def _exchange(self, request: SyncRequest) -> SyncReply:
-        response = await self._post("/agent/v1/sync", content=request.model_dump_json())
+        content = request.model_dump_json().encode()
+        while len(content) > SYNC_BYTES and len(request.reports) > 1:
+            fewer = request.reports[: len(request.reports) // 2]
+            request = request.model_copy(update={"reports": fewer})
+            content = request.model_dump_json().encode()
+        response = await self._post("/agent/v1/sync", content=content)
         try:
             return SyncReply.model_validate_json(response.content)
         except ValidationError as error:

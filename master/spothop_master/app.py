@@ -23,8 +23,8 @@ from spothop.chaos import Chaos
 from spothop_master import home
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.limits import Buckets, VmLimits
 from spothop_master.agents.progress import ProgressWriter
-from spothop_master.agents.quarantine import Quarantine
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
@@ -168,7 +168,10 @@ def make_services(
         executor=executor,
     )
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
-    progress = ProgressWriter(db, clock)
+    limits = VmLimits(
+        reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
+    )
+    progress = ProgressWriter(db, clock, names=limits.names)
     syncs = Syncs(
         db,
         settings,
@@ -178,7 +181,7 @@ def make_services(
         statistics=statistics,
         threads=threads,
         progress=progress,
-        quarantine=Quarantine(),
+        limits=limits,
         clock=clock,
     )
     return Services(
@@ -194,7 +197,8 @@ def make_services(
         syncs=syncs,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
-        logs=Logs(settings.home / "logs"),
+        logs=Logs(settings.home / "logs", limit=settings.max_log_bytes),
+        limits=limits,
         clock=clock,
     )
 

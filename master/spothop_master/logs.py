@@ -5,14 +5,23 @@ Node 0 goes on in `<attempt>.log` where there is one: the release before knew on
 The agent sends chunks with the offset at which they begin. A chunk that begins beyond the end
 leaves a gap and is refused (the answer is the expected offset); one that was written before is
 skipped, so that resending is harmless.
+
+A log that is longer than its limit loses its beginning: that is given back to the disk as a hole
+(fallocate(2)), so that all offsets stay what they were. Whoever reads there gets one line that says
+how much is missing, and the offset behind the hole.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+
+BLOCK = 4096
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -25,16 +34,22 @@ class Piece:
     next_offset: int
 
 
-class Logs:
-    """All logs that this master keeps."""
+class LogFull(Exception):
+    """A log has reached its limit, and the file system cannot give its beginning back."""
 
-    def __init__(self, folder: Path) -> None:
+
+class Logs:
+    """All logs that this master keeps, at most `limit` bytes of each, the newest."""
+
+    def __init__(self, folder: Path, *, limit: int = 1_000_000_000) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        self._limit = limit
         self._lock = threading.Lock()
 
     def append(self, job: str, attempt: int, node: int = 0, *, offset: int, data: bytes) -> int:
-        """Write what is new of a chunk; the offset at which the next one has to begin."""
+        """Write what is new of a chunk; the offset at which the next one has to begin. Raises
+        LogFull."""
         path = self._path(job, attempt, node)
         with self._lock:
             path.parent.mkdir(exist_ok=True)
@@ -44,6 +59,8 @@ class Logs:
             new = data[size - offset :]
             if new:
                 with path.open("ab") as file:
+                    if not _trim(file.fileno(), self._limit - len(new)):
+                        raise LogFull(f"the log has {size} bytes; {self._limit} are the most")
                     file.write(new)
             return size + len(new)
 
@@ -61,6 +78,10 @@ class Logs:
             return Piece(data=b"", next_offset=offset)
         try:
             with self._path(job, attempt, node).open("rb") as file:
+                there = _first_data(file.fileno(), offset)
+                if there > offset:
+                    line = f"spothop: {there - offset} bytes of output are not kept any more\n"
+                    return Piece(data=line.encode(), next_offset=there)
                 file.seek(offset)
                 data = file.read(limit)
         except FileNotFoundError:
@@ -83,6 +104,35 @@ class Logs:
             raise ValueError(f"{job!r} cannot name a log folder")
         old = self._folder / job / f"{attempt:d}.log"
         return old if node == 0 and old.exists() else old.with_name(f"{attempt:d}-{node:d}.log")
+
+
+def _trim(descriptor: int, limit: int) -> bool:
+    """Make a hole of the beginning where more than `limit` bytes are there; half of them stay.
+    False when it is too long and the file system cannot do that."""
+    size = os.fstat(descriptor).st_size
+    if size <= limit:
+        return True
+    first = _first_data(descriptor, 0)
+    end = (size - limit // 2) // BLOCK * BLOCK
+    return size - first <= limit or end <= first or _punch(descriptor, first, end)
+
+
+def _first_data(descriptor: int, start: int) -> int:
+    """The first offset from `start` on that is no hole; the end of the file where none is left."""
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA)
+    except (OSError, AttributeError):  # nothing behind `start`; or a system that knows no holes
+        return start
+
+
+def _punch(descriptor: int, start: int, end: int) -> bool:
+    """Give these bytes back to the disk; False where the file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fallocate = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+    if fallocate is None:  # not Linux
+        return False
+    offset, length = ctypes.c_int64(start), ctypes.c_int64(end - start)
+    return bool(fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, offset, length) == 0)
 
 
 def _whole_characters(data: bytes) -> bytes:

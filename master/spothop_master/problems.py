@@ -13,10 +13,18 @@ class ApiError(Exception):
     """Raised anywhere below a request; answered as a `wire.Problem` or as a page."""
 
     def __init__(
-        self, status: int, error: str, message: str, hint: str = "", *, field: str | None = None
+        self,
+        status: int,
+        error: str,
+        message: str,
+        hint: str = "",
+        *,
+        field: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.problem = Problem(error=error, message=message, hint=hint, field=field)
 
 

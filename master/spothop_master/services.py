@@ -9,6 +9,7 @@ from datetime import datetime
 
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.limits import VmLimits
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
@@ -44,6 +45,7 @@ class Services:
     bundles: Bundles
     logs: Logs
     clock: Callable[[], datetime]
+    limits: VmLimits
     probes: Probes = field(default_factory=Probes)
     failed_logins: FailedLogins = field(default_factory=FailedLogins)
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -108,6 +108,13 @@ class MasterSettings(BaseModel):
     """How long a zone that preempted, or a pool that refused, is tried last."""
 
     max_bundle_bytes: int = Field(default=256 * 1024**2, gt=0)
+    max_reports_per_s: float = Field(default=1000, gt=0)
+    """Of one VM, each value of a metric counted; 30 seconds' worth may come at once. Above it steps
+    and metrics wait on their VM and are thinned there."""
+    max_log_bytes_per_s: float = Field(default=2_000_000, gt=0)
+    """Of one VM's log; 30 seconds' worth may come at once. What is above it waits on its VM."""
+    max_log_bytes: int = Field(default=1_000_000_000, ge=1_000_000)
+    """Of each log, one a VM and attempt, that stay here: the newest."""
     max_body_bytes: int = Field(default=8 * 1024**2, gt=0)
     """Limit of every request but a bundle's."""
 

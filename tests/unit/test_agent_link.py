@@ -18,6 +18,7 @@ from spothop_agent import chaos
 from spothop_agent.logs import CHUNK, LogShipper, append_line
 from spothop_agent.master_link import (
     BACKOFF_CAP_S,
+    SYNC_BYTES,
     UNKNOWN_SESSION_S,
     URGENT_GAP_S,
     MasterAway,
@@ -28,7 +29,7 @@ from spothop_agent.master_link import (
     backoff_s,
 )
 from spothop_agent.retry import StorageRetrier
-from spothop_agent.spool import Spool
+from spothop_agent.spool import BATCH, Spool
 
 
 class Clock:
@@ -81,6 +82,61 @@ def test_a_sync_confirms_and_names_the_next_one(tmp_path: Path) -> None:
     request = SyncRequest(vm="v", attempt=1)
     assert asyncio.run(master.sync(spool, request, lambda directives: None)) == 1.5
     assert spool.unsent == 0
+
+
+def test_a_master_that_takes_nothing_of_a_full_batch_is_not_asked_at_once(tmp_path: Path) -> None:
+    """It slows this VM down; what it has taken before makes no difference."""
+    acked = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reply = SyncReply(ack_seq=acked, next_delay_s=7)
+        return httpx.Response(200, content=reply.model_dump_json())
+
+    async def scenario() -> None:
+        nonlocal acked
+        master, spool = link(answer), Spool(tmp_path, lambda: 0.0)
+        for _ in range(BATCH):
+            spool.add(1, MessageReport(text="x"))
+        request = SyncRequest(vm="vm", attempt=1)
+        assert await master.sync(spool, request, lambda directives: None) == 7
+        acked = BATCH
+        assert await master.sync(spool, request, lambda directives: None) == 0
+        await master.close()
+
+    play(scenario)
+
+
+def test_a_batch_is_no_larger_than_a_master_takes(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sizes.append(len(request.content))
+        seq = SyncRequest.model_validate_json(request.content).reports[-1].seq
+        return httpx.Response(200, content=SyncReply(ack_seq=seq, next_delay_s=1).model_dump_json())
+
+    async def scenario() -> None:
+        master, spool = link(answer), Spool(tmp_path, lambda: 0.0)
+        for _ in range(BATCH):
+            spool.add(1, MessageReport(text="\U0001f600" * 10_000))
+        while spool.unsent:
+            await master.sync(spool, SyncRequest(vm="vm", attempt=1), lambda directives: None)
+        await master.close()
+
+    play(scenario)
+    assert len(sizes) > 1
+    assert max(sizes) <= SYNC_BYTES
+
+
+def test_a_log_waits_as_long_as_the_master_says(tmp_path: Path) -> None:
+    master = link(lambda request: httpx.Response(429, headers={"Retry-After": "25"}))
+
+    async def scenario() -> None:
+        with pytest.raises(MasterAway) as caught:
+            await master.send_log(1, 0, b"x")
+        assert caught.value.retry_after_s == 25
+        await master.close()
+
+    play(scenario)
 
 
 def test_a_used_token_ends_the_join() -> None:

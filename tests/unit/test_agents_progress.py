@@ -21,6 +21,7 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.agents import progress, protocol
+from spothop_master.agents.limits import MetricNames
 from spothop_master.agents.progress import ProgressWriter, Written
 from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.store.schema import Metric
@@ -111,7 +112,10 @@ def test_it_writes_what_the_reports_by_themselves_would(
         protocol.apply(session, one.vm, after(one, *found, age_s=0.5), now=harness.clock())
     with harness.db.begin() as session:
         told = progress.write(
-            session, {other.vm: after(other, *found, age_s=0.5)}, now=harness.clock()
+            session,
+            {other.vm: after(other, *found, age_s=0.5)},
+            now=harness.clock(),
+            names=MetricNames(),
         )
     assert told[other.vm].acked_seq == one.seq + len(found)
     assert state(harness, one, "job-1") == state(harness, other, "job-2")

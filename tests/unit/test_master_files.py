@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spothop_master import logs as logs_module
 from spothop_master.bundles import BadBundleName, BundleMismatch, Bundles, BundleTooLarge
-from spothop_master.logs import Logs
+from spothop_master.logs import LogFull, Logs
 from support.examples import examples
 
 DATA = b"bundle"
+LIMIT = 64 * 1024
 NAME = hashlib.sha256(DATA).hexdigest()
 
 
@@ -148,6 +150,35 @@ def test_the_tail_is_the_last_lines(logs: Logs) -> None:
     logs.append("job", 1, offset=0, data=b"".join(b"line %d\n" % i for i in range(10_000)))
     assert logs.tail("job", 1, lines=2) == "line 9998\nline 9999"
     assert logs.tail("job", 9) == ""
+
+
+def test_of_a_long_log_the_newest_part_stays_at_its_offsets(tmp_path: Path) -> None:
+    logs, limit = Logs(tmp_path, limit=LIMIT), LIMIT
+    lines = b"".join(b"line %09d\n" % number for number in range(30_000))
+    for offset in range(0, len(lines), 10_000):
+        end = logs.append("j1", 1, offset=offset, data=lines[offset : offset + 10_000])
+    assert end == logs.size("j1", 1) == len(lines)
+    assert next(tmp_path.rglob("*.log")).stat().st_blocks * 512 <= limit + 4096
+    gap = logs.read("j1", 1, offset=0)
+    assert (
+        gap.data == f"spothop: {gap.next_offset} bytes of output are not kept any more\n".encode()
+    )
+    assert gap.next_offset >= len(lines) - limit
+    rest = logs.read("j1", 1, offset=gap.next_offset)
+    assert rest.data == lines[gap.next_offset :]
+    assert logs.tail("j1", 1, lines=1) == lines[-15:-1].decode()
+    assert logs.append("j1", 1, offset=0, data=lines[:10_000]) == len(lines)  # resent: harmless
+
+
+def test_where_no_hole_can_be_made_a_long_log_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "_punch", lambda *args: False)
+    logs = Logs(tmp_path, limit=LIMIT)
+    logs.append("j1", 1, offset=0, data=b"x" * LIMIT)
+    with pytest.raises(LogFull, match="are the most"):
+        logs.append("j1", 1, offset=LIMIT, data=b"y")
+    assert logs.size("j1", 1) == LIMIT
 
 
 @pytest.mark.parametrize("job", ["", "..", "a/b", ".hidden", "x" * 81])

@@ -7,8 +7,9 @@ need, one a table writes it. What it guarantees:
 
 1. A sync is answered after the commit that holds its reports, never before.
 2. Only the plain case is taken: a VM that runs, its attempt trains and is fenced in, nobody wants
-   it stopped, every report follows the last one without a gap. All else is told to the caller
-   (None), who applies it by the rules of `protocol` and `reports`. Nothing is decided here.
+   it stopped, every report follows the last one without a gap and makes sense, no metric is too
+   many. All else is told to the caller (None), who applies it by the rules of `protocol` and
+   `reports`. Nothing is decided here.
 3. What the database refuses hurts nobody else: the batch is halved until the one is found, and that
    one is left to the caller.
 4. A lone sync waits for nobody. After a batch of several the writer rests for `rest_s`: where so
@@ -34,6 +35,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmState
 from spothop_master.agents import protocol, reports
+from spothop_master.agents.limits import MetricNames, metric_names
 from spothop_master.agents.reading import FaultyEnvelope
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Job, Metric, Place, VmRow
@@ -119,11 +121,13 @@ class ProgressWriter:
         db: Database,
         clock: Callable[[], datetime],
         *,
+        names: MetricNames | None = None,
         rest_s: float = REST_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._db = db
         self._clock = clock
+        self._names = names or MetricNames()
         self._rest_s = rest_s
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agents-progress")
@@ -170,7 +174,8 @@ class ProgressWriter:
         try:
             with self._db.begin() as session:
                 batch = self._next() if batch is None else batch
-                written = write(session, {w.vm: w.envelopes for w in batch}, now=self._clock())
+                progress = {waiting.vm: waiting.envelopes for waiting in batch}
+                written = write(session, progress, now=self._clock(), names=self._names)
         except Exception as error:  # whatever it is, those who wait must not wait for ever
             batch = batch or self._next()
             if protocol.passes(error):
@@ -189,14 +194,21 @@ class ProgressWriter:
 
 
 def write(
-    session: Session, progress: Mapping[str, Sequence[Envelope]], *, now: datetime
+    session: Session,
+    progress: Mapping[str, Sequence[Envelope]],
+    *,
+    now: datetime,
+    names: MetricNames,
 ) -> dict[str, Written]:
     """The progress of these VMs, of those in the plain case. What they were told already is told
-    again and written once."""
+    again and written once. `names` are those of the jobs' metrics."""
     rows, written = _Rows(), {}
     for facts in session.execute(_FACTS, {"vms": sorted(progress)}).all():
+        said = progress[facts.vm]
         if facts.vm not in written and _is_plain(facts):
-            found = _take(rows, facts, progress[facts.vm], now)
+            if names.surplus(session, facts.job_id, metric_names(said)):
+                continue
+            found = _take(rows, facts, said, now)
             if found is not None:
                 written[facts.vm] = found
     connection = session.connection()

@@ -45,7 +45,7 @@ from spothop.wire import (
 )
 from spothop_master.agents import insurance, reports
 from spothop_master.agents.assignment import build
-from spothop_master.agents.quarantine import Quarantine
+from spothop_master.agents.limits import VmLimits
 from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
@@ -101,13 +101,13 @@ def apply(
     envelopes: Sequence[Envelope],
     *,
     now: datetime,
-    quarantine: Quarantine | None = None,
+    limits: VmLimits | None = None,
 ) -> int:
     """Reports in the order of their numbers; the highest one without a gap before it.
 
     Replays change nothing. Those of an attempt that has ended, or that a newer one has fenced out,
     change nothing but facts of the VM, the copy of the chain, and the event log (I2). One that
-    makes no sense changes nothing, and `quarantine` tells that.
+    makes no sense changes nothing; the user is told, as far as `limits` permits.
     """
     vm = session.get_one(VmRow, vm_id)
     if vm.job_id is not None:
@@ -116,15 +116,15 @@ def apply(
     new = without_gaps(envelopes, vm.acked_seq)
     if not new:
         return vm.acked_seq
-    quarantine = quarantine or Quarantine()
+    limits = limits or VmLimits()
     try:
         with session.begin_nested():
-            _apply_all(session, vm, new, quarantine, now)
+            _apply_all(session, vm, new, limits, now)
     except Exception as error:  # by one of them: each by itself, so that the others count
         if passes(error):
             raise
         for envelope in new:
-            _apply_one(session, vm, envelope, quarantine, now)
+            _apply_one(session, vm, envelope, limits, now)
     vm.acked_seq, vm.join_hash, vm.last_contact_at = new[-1].seq, None, now
     session.flush()
     return vm.acked_seq
@@ -149,7 +149,7 @@ def _apply_all(
     session: Session,
     vm: VmRow,
     envelopes: Sequence[Envelope],
-    quarantine: Quarantine,
+    limits: VmLimits,
     now: datetime,
 ) -> None:
     place: Place | None = None
@@ -158,21 +158,21 @@ def _apply_all(
             place = attempts.place_of(session, vm.id, envelope.attempt)
         at = made_at(envelope, vm.joined_at, now)
         if isinstance(envelope, FaultyEnvelope):
-            quarantine.tell(session, vm, place, envelope.fault, now=at)
+            limits.quarantine.tell(session, vm, place, envelope.fault, now=at)
             if not envelope.fault.counts:
                 continue
-        reports.apply_report(session, vm, place, envelope, at=at)
+        reports.apply_report(session, vm, place, envelope, at=at, names=limits.names)
     session.flush()
 
 
 def _apply_one(
-    session: Session, vm: VmRow, envelope: Envelope, quarantine: Quarantine, now: datetime
+    session: Session, vm: VmRow, envelope: Envelope, limits: VmLimits, now: datetime
 ) -> None:
     """One that cannot be applied changes nothing: the agent would send it again for ever, and none
     of those after it would count."""
     try:
         with session.begin_nested():
-            _apply_all(session, vm, [envelope], quarantine, now)
+            _apply_all(session, vm, [envelope], limits, now)
     except Exception as error:  # of any kind: see above
         if passes(error):
             raise
@@ -180,7 +180,7 @@ def _apply_one(
         _log.exception("VM %s: report %d (%s) cannot be applied", vm.id, envelope.seq, report.kind)
         why = error.orig if isinstance(error, DBAPIError) else error  # without the statement
         fault = Fault.of_report(report, f"the database cannot hold it ({type(why).__name__})")
-        quarantine.tell(session, vm, None, fault, now=now)
+        limits.quarantine.tell(session, vm, None, fault, now=now)
 
 
 def passes(error: Exception) -> bool:

@@ -42,7 +42,7 @@ class Quarantine:
         self, session: Session, vm: VmRow, place: Place | None, fault: Fault, *, now: datetime
     ) -> None:
         """An event in this transaction, or one more in the count."""
-        untold = self._may_tell(vm.id, now)
+        untold = self.may_tell(vm.id, now=now)
         if untold is None:
             return
         more = f" ({untold} more before it)" if untold else ""
@@ -55,15 +55,15 @@ class Quarantine:
             data={"level": "warning", "field": fault.field, "report": fault.said},
         )
 
-    def _may_tell(self, vm_id: str, now: datetime) -> int | None:
-        """How many were not told before this one; None: nor is this one."""
+    def may_tell(self, key: str, *, now: datetime, most: int = MOST) -> int | None:
+        """How many of this key were not told before this one; None: nor is this one."""
         with self._lock:
-            told = self._told.get(vm_id)
+            told = self._told.get(key)
             if told is None or not timedelta() <= now - told.since < HOUR:  # clocks may go back
                 untold = told.untold if told else 0
                 self._told = {k: v for k, v in self._told.items() if now - v.since < HOUR}
-                told = self._told[vm_id] = _Told(now, untold=untold)
-            if told.events >= MOST:
+                told = self._told[key] = _Told(now, untold=untold)
+            if told.events >= most:
                 told.untold += 1
                 return None
             told.events += 1

@@ -51,8 +51,10 @@ from spothop.wire import (
     StepsReport,
     Unprotected,
 )
+from spothop_master.agents.limits import MetricNames
 from spothop_master.core import gang, verdict
 from spothop_master.store import attempts, observations, transitions
+from spothop_master.store.metrics import MAX_NAMES
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Metric, Place, VmRow
 
 
@@ -65,6 +67,7 @@ class ReportContext:
     vm: VmRow
     place: Place
     at: datetime
+    names: MetricNames
 
     @property
     def attempt(self) -> Attempt:
@@ -75,16 +78,23 @@ class ReportContext:
 
 
 def apply_report(
-    session: Session, vm: VmRow, place: Place | None, envelope: Envelope, *, at: datetime
+    session: Session,
+    vm: VmRow,
+    place: Place | None,
+    envelope: Envelope,
+    *,
+    at: datetime,
+    names: MetricNames,
 ) -> None:
-    """One report, once: the caller checks its number. `place` is the VM's in its attempt."""
+    """One report, once: the caller checks its number. `place` is the VM's in its attempt, `names`
+    those of the jobs' metrics."""
     report = envelope.report
     if place is None:
         text = f"{report.kind} of attempt {envelope.attempt}, which this VM does not have: ignored"
         transitions.record(session, "late", text, now=at, row=vm)
         return
     job = session.get_one(Job, place.attempt.job_id)
-    context = ReportContext(session=session, job=job, vm=vm, place=place, at=at)
+    context = ReportContext(session=session, job=job, vm=vm, place=place, at=at, names=names)
     if report.kind in _ALWAYS or _counts(context):
         _APPLY[type(report)](context, report)
     elif report.kind not in _PROGRESS:
@@ -158,6 +168,16 @@ def mean_step_s(before: float | None, restored_step: int | None, report: StepsRe
 
 
 def _metrics(context: ReportContext, report: MetricsReport) -> None:
+    surplus = context.names.surplus(context.session, context.job.id, report.values.keys())
+    if surplus:
+        if context.names.tell(context.job.id):
+            text = (
+                f"the script logs more than {MAX_NAMES:,} metrics: {surplus[0]!r} and all further"
+                " names are left out; log fewer names with sp.log"
+            )
+            context.note("message", text, level="warning")
+        kept = {name: value for name, value in report.values.items() if name not in surplus}
+        report = report.model_copy(update={"values": kept})
     rows = metric_rows(context.job.id, context.attempt.number, report, at=context.at)
     if rows:  # in bulk: there are more of these than of anything else
         context.session.execute(insert(Metric), rows)

@@ -17,15 +17,17 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from spothop.wire import SyncReply, SyncRequest, VmState
+from spothop_master.agents import limits as bounds
 from spothop_master.agents import protocol
 from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
+from spothop_master.agents.limits import VmLimits
 from spothop_master.agents.progress import ProgressWriter, is_progress
-from spothop_master.agents.quarantine import Quarantine
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.problems import ApiError
 from spothop_master.settings import MasterSettings
+from spothop_master.store import transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
 from spothop_master.store.statistics import KeptStatistics
@@ -34,6 +36,17 @@ WAITING_SYNC_S = 0.2
 """Between syncs of a VM that is ready and waits until it may go on."""
 DRAINING_SYNC_S = 1.0
 """Between syncs of a VM with a notice: it hears in time that its replacement is ready."""
+
+SLOWED = 2
+"""So many times its interval a VM may be told to wait: after three it would be suspect."""
+REPORTS_SLOWED = (
+    "the VM reports more than the master takes from one (max_reports_per_s): steps and metrics come"
+    " late and thinned; log fewer names, or less often"
+)
+LOG_SLOWED = (
+    "the VM prints more than the master takes from one (max_log_bytes_per_s): its log comes late;"
+    " print less"
+)
 
 
 class Syncs:
@@ -50,7 +63,7 @@ class Syncs:
         statistics: KeptStatistics,
         threads: AgentThreads,
         progress: ProgressWriter,
-        quarantine: Quarantine,
+        limits: VmLimits,
         clock: Callable[[], datetime],
     ) -> None:
         self._db = db
@@ -61,7 +74,7 @@ class Syncs:
         self._statistics = statistics
         self._threads = threads
         self._progress = progress
-        self._quarantine = quarantine
+        self._limits = limits
         self._clock = clock
 
     async def session(self, token: str) -> VmSession:
@@ -82,11 +95,16 @@ class Syncs:
             text = f"this session is of VM {known.vm!r}, not {message.vm!r}"
             raise ApiError(403, "wrong_vm", text, "join again")
         self._heartbeats.heard(known.vm, self._clock())
+        wait_s = 0.0
+        if message.reports:
+            message, wait_s = self._within_limits(known, message)
+            if wait_s > 0.0:
+                await self.tell_slowed(known, REPORTS_SLOWED)
         if not message.reports:
             max_age = None if self._db.single_master else MAX_AGE
-            if (reply := self._from_memory(known, max_age)) is not None:
+            if (reply := self._from_memory(known, max_age, wait_s)) is not None:
                 return reply
-            return await self._threads.plain.run(self._by_rows, known, message)
+            return await self._threads.plain.run(self._by_rows, known, message, wait_s)
         if not is_progress(message.reports):
             return await self._threads.urgent.run(self._by_rows, known, message)
         written = await asyncio.wrap_future(self._progress.write(known.vm, message.reports))
@@ -97,6 +115,29 @@ class Syncs:
             if (reply := self._from_memory(known)) is not None:
                 return reply
         return await self._threads.plain.run(self._by_rows, known, message)
+
+    def _within_limits(self, known: VmSession, message: SyncRequest) -> tuple[SyncRequest, float]:
+        """What of the message may be taken in now, and the seconds until the VM may say more.
+        Reports that may wait stay with the agent, which sends them again."""
+        said, now, buckets = message.reports, self._clock(), self._limits.reports
+        wait_s = buckets.take(known.vm, bounds.units(said), now=now)
+        if wait_s == 0.0:
+            return message, 0.0
+        taken = [] if bounds.waits(said) else bounds.thinned(said)
+        buckets.take(known.vm, len(taken), now=now, owed=True)
+        return message.model_copy(update={"reports": taken}), min(wait_s, SLOWED * self._every_s)
+
+    async def tell_slowed(self, known: VmSession, text: str) -> None:
+        """The user, once an hour."""
+        now, key = self._clock(), f"{known.vm}: {text}"
+        if self._limits.quarantine.may_tell(key, now=now, most=1) is not None:
+            await self._threads.plain.run(self._note, known, text, now)
+
+    def _note(self, known: VmSession, text: str, now: datetime) -> None:
+        with self._db.begin() as session:
+            row = self.refuse_over(session, known.vm)
+            data = {"level": "warning"}
+            transitions.record(session, "message", text, now=now, row=row, data=data)
 
     def close(self) -> None:
         """What waits is written first."""
@@ -112,14 +153,16 @@ class Syncs:
             raise vm_is_over(vm_id)
         return row
 
-    def _from_memory(self, known: VmSession, max_age: timedelta | None = None) -> bytes | None:
+    def _from_memory(
+        self, known: VmSession, max_age: timedelta | None = None, wait_s: float = 0.0
+    ) -> bytes | None:
         directives = self._directives.encoded(known.vm, now=self._clock(), max_age=max_age)
         acked = self._sessions.acked(known.vm)
         if directives is None or acked is None:
             return None
-        return encoded(acked, directives, self._every_s)
+        return encoded(acked, directives, max(self._every_s, wait_s))
 
-    def _by_rows(self, known: VmSession, message: SyncRequest) -> bytes:
+    def _by_rows(self, known: VmSession, message: SyncRequest, wait_s: float = 0.0) -> bytes:
         """Reports that were applied already change nothing."""
         now = self._clock()
         self._statistics.warm(known.pool, now=now)
@@ -127,9 +170,7 @@ class Syncs:
         with self._db.begin() if message.reports else self._db.read() as session:
             row = self.refuse_over(session, known.vm)
             if message.reports:
-                protocol.apply(
-                    session, known.vm, message.reports, now=now, quarantine=self._quarantine
-                )
+                protocol.apply(session, known.vm, message.reports, now=now, limits=self._limits)
             acked = row.acked_seq
             answer = protocol.answer(
                 session,
@@ -139,7 +180,7 @@ class Syncs:
                 writes=bool(message.reports),
             )
         self._sessions.acknowledge(known.vm, acked)
-        delay_s = self._every_s
+        delay_s = max(self._every_s, wait_s)
         if answer.waiting:  # every second that it waits is one without training
             delay_s = min(delay_s, WAITING_SYNC_S)
         elif answer.draining:

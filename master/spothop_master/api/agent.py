@@ -12,9 +12,11 @@ from sqlalchemy import select
 from spothop.wire import JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession
+from spothop_master.agents.syncs import LOG_SLOWED
 from spothop_master.api import errors, openapi, sync_calls
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
+from spothop_master.logs import LogFull
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash, trust
 from spothop_master.services import Services
@@ -83,6 +85,11 @@ async def post_log(
     """Raw bytes that begin at `offset`; the answer says where the next chunk has to begin."""
     known = await _session(request, services, token)
     data = await request.body()
+    wait_s = services.limits.logs.take(known.vm, len(data), now=services.clock())
+    if wait_s > 0.0:
+        await services.syncs.tell_slowed(known, LOG_SLOWED)
+        hint = "send it later; max_log_bytes_per_s is a setting of the master"
+        raise ApiError(429, "too_much_log", LOG_SLOWED, hint, retry_after_s=wait_s)
     bulk = services.agent_threads.bulk
     return await bulk.run(_append_log, services, known, attempt, offset, data)
 
@@ -150,5 +157,9 @@ def _append_log(
                 )
             node = place.node
         services.sessions.allow_log(known.vm, attempt, node)
-    size = services.logs.append(known.job, attempt, node, offset=offset, data=data)
+    try:
+        size = services.logs.append(known.job, attempt, node, offset=offset, data=data)
+    except LogFull as error:
+        hint = "keep it; max_log_bytes is a setting of the master"
+        raise ApiError(507, "log_full", str(error), hint) from None
     return LogReply(next_offset=size)

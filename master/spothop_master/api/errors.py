@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +41,9 @@ def of(error: Exception, request: Request) -> ApiError:
 
 def answer(error: ApiError) -> JSONResponse:
     """As JSON, with the headers that its status asks for."""
-    headers = AUTHENTICATE if error.status == 401 else None
+    headers = dict(AUTHENTICATE) if error.status == 401 else {}
+    if error.retry_after_s is not None:  # whole seconds: RFC 9110, section 10.2.3
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     return JSONResponse(error.problem.model_dump(), status_code=error.status, headers=headers)
 
 
