@@ -183,8 +183,9 @@ def without_password(url: str) -> str:
     return _USER.sub(MASK, url)
 
 
-def masked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A valid job file as users may see it; also one that an earlier version has accepted."""
+def masked_spec(spec: Mapping[str, Any], *, env_values: bool = False) -> dict[str, Any]:
+    """A valid job file as users may see it; also one that an earlier version has accepted. Of `env`
+    everybody sees the names; with `env_values` also what does not look like a secret."""
     checkpoint = dict(spec.get("checkpoint") or {})
     storage = checkpoint.get("storage")
     if isinstance(storage, Mapping):
@@ -195,7 +196,13 @@ def masked_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     if source := checkpoint.get("init_from"):
         checkpoint["init_from"] = without_password(source)
     data = {folder: without_password(url) for folder, url in (spec.get("data") or {}).items()}
+    if env := spec.get("env"):
+        spec = {**spec, "env": {name: _of_env(name, env[name], env_values) for name in env}}
     return {**spec, **({"checkpoint": checkpoint} if checkpoint else {}), "data": data}
+
+
+def _of_env(name: str, value: Any, shown: bool) -> str:
+    return MASK if not shown or looks_secret(name) else without_password(str(value))
 
 
 def masked_values(value: Any, *, levels: int = 4, items: int = 8) -> Any:

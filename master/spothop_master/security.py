@@ -49,6 +49,10 @@ class Principal:
     def may_write(self) -> bool:
         return self.role is not Role.VIEWER
 
+    def may_see_values(self, owner_id: int | None) -> bool:
+        """Of a job's environment: its owner and admins. Viewers see all jobs, but not that."""
+        return self.role is Role.ADMIN or self.user_id == owner_id
+
     def may_see(self, owner_id: int | None) -> bool:
         return self.sees_owner is None or self.sees_owner == owner_id
 

@@ -56,8 +56,18 @@ from spothop_master.store.statistics import FRESH, Statistics
 _log = logging.getLogger(__name__)
 
 
+UNKNOWN = "this join token is unknown or used, or its VM is not wanted any more"
+
+
 class BadToken(Exception):
     """The join token is unknown, used, or its VM is not wanted any more."""
+
+
+def refuse_unknown(session: Session, join_hash: str) -> None:
+    """Raises BadToken. For a session that only reads: strangers take no write lock, which agents
+    and loops wait for."""
+    if session.scalar(select(VmRow.id).where(VmRow.join_hash == join_hash)) is None:
+        raise BadToken(UNKNOWN)
 
 
 def join(
@@ -81,7 +91,7 @@ def join(
         session.refresh(vm)
     place = attempts.living_place(session, vm.id) if vm is not None else None
     if vm is None or place is None or vm.state in VM_LEAVING:
-        raise BadToken("this join token is unknown or used, or its VM is not wanted any more")
+        raise BadToken(UNKNOWN)
     attempt = place.attempt
     place.address = address
     job = session.get_one(Job, attempt.job_id)

@@ -101,13 +101,15 @@ async def _session(request: Request, services: Services, token: str) -> VmSessio
 
 
 def _join(services: Services, message: JoinRequest, address: str | None) -> JoinReply:
-    session_token = new_session_token()
+    session_token, join_hash = new_session_token(), token_hash(message.token)
     now = services.clock()
     try:
+        with services.db.read() as session:
+            protocol.refuse_unknown(session, join_hash)
         with services.db.begin() as session:
             vm, assignment = protocol.join(
                 session,
-                join_hash=token_hash(message.token),
+                join_hash=join_hash,
                 session_hash=token_hash(session_token),
                 now=now,
                 boot_s=message.boot_s,

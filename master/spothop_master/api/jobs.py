@@ -136,6 +136,7 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
             job,
             now=services.clock(),
             storage_url=services.settings.storage_url,
+            env_values=user.may_see_values(job.owner_id),
         )
     numbers = [attempt.number for attempt in detail.attempts]
     tail = newest_log_tail(services, detail.id, numbers)

@@ -83,8 +83,15 @@ def views_of(
 
 
 def job_detail(
-    session: Session, job: Job, *, now: datetime, storage_url: str, log_tail: str = ""
+    session: Session,
+    job: Job,
+    *,
+    now: datetime,
+    storage_url: str,
+    log_tail: str = "",
+    env_values: bool = False,
 ) -> JobDetail:
+    """`env_values`: whoever looks may see the values of its environment that are no secrets."""
     context = _context(session, [job])
     attempts = context.attempts[job.id]
     figures = progress(attempts)
@@ -94,7 +101,7 @@ def job_detail(
     )
     return JobDetail(
         **_job_fields(job, context, now=now, storage_url=storage_url),
-        spec=storageoptions.masked_spec(job.spec),
+        spec=storageoptions.masked_spec(job.spec, env_values=env_values),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
             vm_view(vm, attempts, now=now)

@@ -284,7 +284,7 @@ class VmRow(Base):
     deadline_at: Mapped[datetime | None]
     """Of the notice: announced, or the notice plus the promised grace period."""
     ended_at: Mapped[datetime | None]
-    join_hash: Mapped[str | None] = mapped_column(String(64))
+    join_hash: Mapped[str | None] = mapped_column(String(64), index=True)
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     acked_seq: Mapped[int] = mapped_column(Whole, default=0)

@@ -92,7 +92,8 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
                 404, "no_such_job", str(error), "the list shows all you can see"
             ) from None
         url = services.settings.storage_url
-        job = job_views.job_detail(db, row, now=now, storage_url=url)
+        values = user.may_see_values(row.owner_id)
+        job = job_views.job_detail(db, row, now=now, storage_url=url, env_values=values)
         news = EventFilter()
         events = [
             e for e in event_views.events(db, job.id, newest=True, limit=RECENT) if news.is_news(e)
