@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from common import publish, quantile
 from load.agents import Plan
@@ -83,19 +83,19 @@ def run(case: Case) -> Found:
     """Raises SystemExit when the master does not answer."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        port = _free_port()
-        _fill(home, port, case)
-        with _master(home, port, case) as pid:
+        port = free_port()
+        fill(home, port, case)
+        with master(home, port, case) as pid:
             begin_at = time.monotonic() + 0.5 + SETTLE_S
-            plans = _plans(case, port, begin_at)
-            agents = [] if case.quiet else [_agents(plan) for plan in plans]
+            planned = plans(case, port, begin_at)
+            agents = [] if case.quiet else [agents_of(plan) for plan in planned]
             time.sleep(max(0.0, begin_at - time.monotonic()))
             cpu_s, began = _cpu_s(pid), time.monotonic()
             time.sleep(max(0.0, begin_at + case.seconds - time.monotonic()))
             seen = [json.loads(agent.communicate()[0]) for agent in agents]
             cpu_s, took_s = _cpu_s(pid) - cpu_s, time.monotonic() - began
             requested = _requests_s(home, seen, case)
-            return _found(case, seen, cpu_s, took_s, _rss_mb(pid), requested)
+            return _found(case, seen, cpu_s, took_s, rss_mb(pid), requested)
 
 
 def _found(
@@ -123,7 +123,7 @@ def _found(
     )
 
 
-def _fill(home: Path, port: int, case: Case) -> None:
+def fill(home: Path, port: int, case: Case) -> None:
     settings = settings_of(home, port, case.url, case.settings)
     members = [Member(number=number) for number in range(case.agents)]
     now = datetime.now(timezone.utc)
@@ -138,12 +138,12 @@ def _fill(home: Path, port: int, case: Case) -> None:
 
 
 @contextmanager
-def _master(home: Path, port: int, case: Case) -> Iterator[int]:
-    """Its process id, once it answers."""
+def master(home: Path, port: int, case: Case, log: IO[bytes] | None = None) -> Iterator[int]:
+    """Its process id, once it answers. `log`: where its errors go."""
     more = {"silent_after_s": 1e6, "suspect_after_syncs": 10**6} if case.quiet else {}
     arguments = [str(home), str(port), str(case.agents), case.url]
     arguments.append(json.dumps({"sync_every_s": case.every_s, **more, **case.settings}))
-    process = _start("load.serve", arguments, cores={0})
+    process = _start("load.serve", arguments, cores={0}, errors=log)
     try:
         until = time.monotonic() + PATIENCE_S
         while not _answers(port):
@@ -156,7 +156,7 @@ def _master(home: Path, port: int, case: Case) -> Iterator[int]:
         process.communicate()
 
 
-def _plans(case: Case, port: int, begin_at: float) -> list[Plan]:
+def plans(case: Case, port: int, begin_at: float) -> list[Plan]:
     share = -(-case.agents // PROCESSES)
     return [
         Plan(
@@ -175,14 +175,20 @@ def _plans(case: Case, port: int, begin_at: float) -> list[Plan]:
     ]
 
 
-def _agents(plan: Plan) -> subprocess.Popen[str]:
+def agents_of(plan: Plan) -> subprocess.Popen[str]:
     return _start("load.agents", [json.dumps(asdict(plan))], cores={*range(1, os.cpu_count() or 1)})
 
 
-def _start(module: str, arguments: list[str], *, cores: set[int]) -> subprocess.Popen[str]:
+def _start(
+    module: str, arguments: list[str], *, cores: set[int], errors: IO[bytes] | None = None
+) -> subprocess.Popen[str]:
     """On these cores, where the machine has them."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], cwd=HERE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", module, *arguments],
+        cwd=HERE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
     )
     if cores:
         os.sched_setaffinity(process.pid, cores)
@@ -208,7 +214,7 @@ def _cpu_s(pid: int) -> float:
     return (int(stat[11]) + int(stat[12])) / TICKS
 
 
-def _rss_mb(pid: int) -> float:
+def rss_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
@@ -221,7 +227,7 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -7,11 +7,9 @@ import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
-import uvicorn
-
 from load.fleet import OWNER, Member, RestingCloud
 from spothop_master.app import create_app, first_start
-from spothop_master.program import KEEP_ALIVE_S, Server, listen
+from spothop_master.program import listen, make_server
 from spothop_master.settings import MasterSettings
 
 
@@ -27,16 +25,9 @@ def main(home: str, port: str, count: str, url: str, more: str) -> None:
     cloud = RestingCloud(members, Path(home) / "launches.jsonl", now)
     app = create_app(settings, {cloud.name: cloud})
     first_start(app.state.services)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-    )
     listener = listen(settings.host, settings.port)
     with listener:
-        Server(config, app.state.services).run(sockets=[listener])
+        make_server(app).run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import typer
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -138,18 +139,23 @@ def run(settings: MasterSettings) -> None:
         app = create_app(settings, clouds, chaos=plan_chaos(settings))
         open_database(settings, app.state.services)
         open_storage(settings.storage_url)
-        door = front_door.FrontDoor(front_door.limits_for(front_door.raise_file_limit()))
-        config = uvicorn.Config(
-            app,
-            http=partial(front_door.WatchedConnection, door=door),  # type: ignore[arg-type]
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=GRACEFUL_S,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            server_header=False,
-        )
         app.state.announce = lambda: announce(settings)
-        Server(config, app.state.services, door).run(sockets=[listener])
+        make_server(app).run(sockets=[listener])
+
+
+def make_server(app: FastAPI) -> Server:
+    """What serves the application of a master."""
+    door = front_door.FrontDoor(front_door.limits_for(front_door.raise_file_limit()))
+    config = uvicorn.Config(
+        app,
+        http=partial(front_door.WatchedConnection, door=door),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=GRACEFUL_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        server_header=False,
+    )
+    return Server(config, app.state.services, door)
 
 
 def plan_chaos(settings: MasterSettings) -> Chaos:
