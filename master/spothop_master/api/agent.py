@@ -72,7 +72,7 @@ async def get_bundle(
 
 @router.post(
     "/logs",
-    responses=errors.answers(401, 403, 410, 413, 422),
+    responses=errors.answers(401, 403, 410, 413, 422, 429, 507),
     openapi_extra=openapi.takes_bytes("application/octet-stream"),
 )
 async def post_log(
