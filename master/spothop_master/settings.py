@@ -20,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+from spothop import storageoptions
+
 PREFIX = "SPOTHOP_MASTER_"
 
 CLOUD_CALLS = 16
@@ -55,6 +57,9 @@ class MasterSettings(BaseModel):
     """Base URL at which VMs reach this master; `http://127.0.0.1:<port>` by default."""
     storage_url: str = ""
     """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
+    storage_roots: tuple[Path, ...] = ()
+    """Folders below which jobs may name `file://` places, separated by colons in the environment;
+    `<home>/storage`, and that of `storage_url`, by default."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
     allow_shared_local_cloud: bool = False
@@ -137,6 +142,16 @@ class MasterSettings(BaseModel):
         """Launches and terminations under way at this cloud at the same time."""
         return self.cloud_calls.get(cloud, CLOUD_CALLS)
 
+    @field_validator("storage_roots", mode="before")
+    @classmethod
+    def _folders(cls, value: Any) -> Any:
+        parts = value.split(":") if isinstance(value, str) else value
+        folders = [Path(part).expanduser() for part in parts if str(part).strip()]
+        for folder in folders:
+            if not folder.is_absolute():
+                raise ValueError(f"{folder} is no absolute path")
+        return tuple(folders)
+
     @model_validator(mode="before")
     @classmethod
     def _defaults_from_home(cls, values: Any) -> Any:
@@ -146,6 +161,10 @@ class MasterSettings(BaseModel):
         filled = {**values, "home": home}
         filled["database_url"] = values.get("database_url") or f"sqlite:///{home}/master.db"
         filled["storage_url"] = values.get("storage_url") or f"file://{home}/storage"
+        shared = storageoptions.folder_of(str(filled["storage_url"]))
+        filled["storage_roots"] = values.get("storage_roots") or list(
+            dict.fromkeys([f"{home}/storage", *([shared] if shared else [])])
+        )
         filled["public_url"] = (
             values.get("public_url") or f"http://127.0.0.1:{values.get('port') or 8900}"
         ).rstrip("/")

@@ -19,6 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from e2e.conftest import NewMachine
 from spothop_master.program import serve
 from support.cli import in_process, spothop
 from support.machine import Machine
@@ -100,9 +101,10 @@ def test_storage_that_is_a_file(machine: Machine, tmp_path: Path) -> None:
 
 
 def test_storage_that_fails_later_fails_the_job_with_the_reason(
-    machine: Machine, tmp_path: Path
+    new_machine: NewMachine, tmp_path: Path
 ) -> None:
     """It was there at the submit; the VM finds that it is not any more."""
+    machine = new_machine(isolation="processes")  # no job of another user could take it away
     bucket = tmp_path / "bucket"
     job = machine.submit(
         "true",

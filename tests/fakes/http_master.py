@@ -37,9 +37,8 @@ class HttpMaster:
     ) -> None:
         self.clock = FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
-        self.settings = MasterSettings.model_validate(
-            {"home": folder / "home", "owner": "owner-1", "max_bundle_bytes": 1000, **settings}
-        )
+        own = {"home": folder / "home", "owner": "owner-1", "storage_roots": [folder]}
+        self.settings = MasterSettings.model_validate({**own, "max_bundle_bytes": 1000, **settings})
         self.settings.home.mkdir(exist_ok=True)
         database = self.settings.home / "master.db"
         if not database.exists():

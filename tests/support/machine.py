@@ -216,6 +216,7 @@ class Machine:
         """For processes of this machine: no settings of whoever runs the tests, and the marker."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("SPOTHOP_")}  # noqa: TID251  handed on
         settings = {f"SPOTHOP_MASTER_{k.upper()}": str(v) for k, v in self._settings.items()}
+        settings["SPOTHOP_MASTER_STORAGE_ROOTS"] = "/"  # tests have storages wherever they like
         return own | settings | self._environment | {MARKER: self.run_id}
 
     @property

@@ -17,10 +17,9 @@ from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
-from spothop_master.api.plan import check_pools, checked_spec
+from spothop_master.api.plan import check_pools, checked_spec, may_use_storage
 from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.separation import refuse_job
-from spothop_master.api.storage import check_storage
 from spothop_master.problems import ApiError, known_state
 from spothop_master.security import Principal
 from spothop_master.services import Services
@@ -54,7 +53,7 @@ def submit(
     if not _has_bundle(services, request.bundle):
         raise no_such_bundle(request.bundle)
     check_pools(services, spec)
-    check_storage(spec, services.clouds, services.probes, default_url=services.settings.storage_url)
+    may_use_storage(services, user, spec)
     job_id = f"{spec.name}-{secrets.token_hex(3)}"
     try:
         view = _submit(services, user, spec, request, job_id)

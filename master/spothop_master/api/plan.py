@@ -14,11 +14,13 @@ from spothop.jobspec import JobSpec
 from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep
+from spothop_master.api.places import check_places
 from spothop_master.api.storage import check_storage
 from spothop_master.core import placement
 from spothop_master.core.facts import Requirements
 from spothop_master.pools import Offer, offers, refuse_unanswered
 from spothop_master.problems import ApiError
+from spothop_master.security import Principal
 from spothop_master.services import Services
 from spothop_master.store import pool_figures
 from spothop_master.store.jobs import requirements_of
@@ -42,7 +44,7 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
     if not choices:
         refuse_unanswered(services)  # one of those may have it
         raise no_pool(spec)
-    check_storage(spec, services.clouds, services.probes, default_url=services.settings.storage_url)
+    may_use_storage(services, user, spec, try_out=user.may_write)
     with services.db.read() as session:
         known = pool_figures.of_pools(
             session, [choice.pool for choice in choices], services.settings, now=services.clock()
@@ -57,6 +59,18 @@ def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:
         return jobfile.parse(mapping)
     except jobfile.JobFileError as error:
         raise errors.bad_job_file(error) from None
+
+
+def may_use_storage(
+    services: Services, user: Principal, spec: JobSpec, *, try_out: bool = True
+) -> None:
+    """Raises ApiError for a storage that this user's job may not have, or that cannot be used."""
+    url = services.settings.storage_url
+    check_storage(spec, services.clouds, services.probes, default_url=url, try_out=False)
+    with services.db.read() as session:
+        check_places(session, user, spec, services.settings)
+    if try_out:
+        check_storage(spec, services.clouds, services.probes, default_url=url)
 
 
 def check_pools(services: Services, spec: JobSpec) -> None:

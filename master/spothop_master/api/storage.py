@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import StorageSpec
+from spothop_master.api.places import inputs
 from spothop_master.probes import Probes, ProbeTimeout
 from spothop_master.problems import ApiError
 
@@ -24,7 +25,12 @@ INPUT_SCHEMES = SCHEMES | {"http"}
 
 
 def check_storage(
-    spec: JobSpec, clouds: Collection[str], probes: Probes, *, default_url: str
+    spec: JobSpec,
+    clouds: Collection[str],
+    probes: Probes,
+    *,
+    default_url: str,
+    try_out: bool = True,
 ) -> None:
     """Refuse what no checkpoint can be written to; `clouds` are this master's. Raises ApiError.
 
@@ -32,27 +38,20 @@ def check_storage(
     the job file itself holds the credentials, whatever is found counts. Elsewhere the VMs may have
     rights and a network that we lack: there it counts only what no VM could mend, such as a bucket
     that does not exist. Inputs may be there later: of those only what the URL itself says counts.
+    To try one out makes its folder: without `try_out` nothing is sent or made.
     """
-    for field, source in _inputs(spec):
+    for field, source in inputs(spec):
         _check(field, source, INPUT_SCHEMES)
     given = spec.checkpoint.storage
     storage = given.spec() if given is not None else StorageSpec(url=default_url)
     _check(FIELD, storage.url, SCHEMES)
-    if given is None and urlsplit(default_url).scheme == "file":
+    if not try_out or (given is None and urlsplit(default_url).scheme == "file"):
         return  # tried out when the master started
     wanted = {choice.cloud for choice in spec.resources.any_of} or {None}
     same_sight = wanted <= {"local"} or set(clouds) == {"local"}
     if same_sight or urlsplit(storage.url).scheme != "file":
         ours = same_sight or bool(storageoptions.CREDENTIALS & storage.options.keys())
         _try(storage, probes, certain=ours)
-
-
-def _inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    for folder, url in spec.data.items():
-        yield f"data.{folder}", url
-    source = spec.checkpoint.init_from
-    if source is not None and not source.startswith("job:"):
-        yield "checkpoint.init_from", source
 
 
 def _check(field: str, url: str, schemes: Collection[str]) -> None:
