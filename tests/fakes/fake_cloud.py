@@ -50,13 +50,23 @@ class Machine:
     cause: EndCause | None = None
     notice_at: datetime | None = None
     deadline_at: datetime | None = None
+    error: CloudError | None = None
+    """The launch was accepted, and fails where the VM would begin to run."""
+    stays: bool = False
+    """It is still listed then, until it is terminated."""
+
+    def failed(self, now: datetime) -> bool:
+        return self.error is not None and now >= self.running_at
 
     def state(self, now: datetime) -> CloudVmState:
         if self.ends_at is not None and now >= self.ends_at:
             return CloudVmState.TERMINATED
         if self.cause is EndCause.TERMINATED:
             return CloudVmState.STOPPING
-        return CloudVmState.PENDING if now < self.running_at else CloudVmState.RUNNING
+        if self.failed(now) and not self.stays:
+            return CloudVmState.TERMINATED
+        starts = now < self.running_at or self.error is not None
+        return CloudVmState.PENDING if starts else CloudVmState.RUNNING
 
     def is_up(self, now: datetime) -> bool:
         return self.running_at <= now and (self.ends_at is None or now < self.ends_at)
@@ -68,6 +78,14 @@ class Machine:
 
 class AmbiguousAfter(Exception):
     """In the script: make the VM, then answer unclearly."""
+
+
+@dataclass
+class FailsLater(Exception):
+    """In the script: accept the launch, and refuse it inside the operation."""
+
+    error: CloudError
+    stays: bool = False
 
 
 @dataclass(kw_only=True)
@@ -90,6 +108,13 @@ class FakeCloud:
     region_of: Callable[[str], str] = lambda zone: "r"
     away: CloudError | None = None
     """What listings, offers and terminations answer while the cloud is away."""
+    failing: dict[str, FailsLater] = field(default_factory=dict)
+    """Zone -> what becomes of every launch that is accepted there."""
+    lists_preempted: bool = True
+    """False: what was preempted vanishes from listings."""
+    keeps_records: bool = False
+    """It says afterwards why a VM ended."""
+    asked_for_records: list[str] = field(default_factory=list)
     machines: dict[str, Machine] = field(default_factory=dict)
     launches: list[LaunchSpec] = field(default_factory=list)
 
@@ -130,6 +155,9 @@ class FakeCloud:
             running_at=now + timedelta(seconds=self.allocation_s),
             seen_from=now + timedelta(seconds=self.hidden_s),
         )
+        planned = planned or self.failing.get(spec.pool.zone)
+        if isinstance(planned, FailsLater):
+            machine.error, machine.stays = planned.error, planned.stays
         self.machines[machine.id] = machine
         if isinstance(planned, AmbiguousAfter):
             raise Ambiguous("connection lost after the request was sent")
@@ -141,7 +169,19 @@ class FakeCloud:
             self._view(machine)
             for machine in self.machines.values()
             if machine.tags.get(OWNER_TAG) == owner and self.clock() >= machine.seen_from
+            if self.lists_preempted or not self._was_preempted(machine)
         ]
+
+    def end_cause(self, vm_id: str) -> EndCause | None:
+        self._answer()
+        self.asked_for_records.append(vm_id)
+        machine = self.machines[vm_id]
+        over = machine.state(self.clock()) is CloudVmState.TERMINATED
+        return machine.cause if self.keeps_records and over else None
+
+    def _was_preempted(self, machine: Machine) -> bool:
+        over = machine.state(self.clock()) is CloudVmState.TERMINATED
+        return over and machine.cause is EndCause.PREEMPTED
 
     def terminate(self, vm_id: str) -> None:
         self._answer()
@@ -174,6 +214,7 @@ class FakeCloud:
         now = self.clock()
         state = machine.state(now)
         over = state is CloudVmState.TERMINATED
+        runs = now >= machine.running_at and machine.error is None
         return Vm(
             id=machine.id,
             token=machine.token,
@@ -181,7 +222,8 @@ class FakeCloud:
             state=state,
             cause=machine.cause if over else None,
             requested_at=machine.requested_at,
-            running_at=machine.running_at if now >= machine.running_at else None,
+            running_at=machine.running_at if runs else None,
+            error=machine.error if machine.failed(now) else None,
             ended_at=machine.ends_at if over else None,
             tags=machine.tags,
         )

@@ -390,6 +390,36 @@ def test_capacity_counts_live_spot_vms_and_refusals_come_first(plain_rig: Rig) -
     plain_rig.launch(cloud, "t2")
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_launch_may_be_accepted_and_refused_later(plain_rig: Rig, stays: bool) -> None:
+    cloud = plain_rig.cloud(fail=1, keep_failed=stays)
+    vm = plain_rig.launch(cloud)
+    assert (vm.state, vm.error) == (CloudVmState.PENDING, None)
+    until(lambda: isinstance(state_of(cloud, vm).error, NoCapacity))
+    if stays:
+        assert state_of(cloud, vm).state is CloudVmState.PENDING
+        cloud.terminate(vm.id)
+    ended = plain_rig.ended(cloud, vm)
+    assert (ended.running_at, type(ended.error)) == (None, NoCapacity)
+    assert plain_rig.reports("up") == []
+    second = plain_rig.launch(cloud, "t2")
+    until(lambda: state_of(cloud, second).state is CloudVmState.RUNNING)
+    assert state_of(cloud, second).error is None
+
+
+def test_a_preempted_vm_may_vanish_and_its_record_stays(plain_rig: Rig) -> None:
+    config = plain_rig.config(grace_s=LONG_S).model_copy(update={"list_preempted": False})
+    cloud = LocalCloud(config)
+    plain_rig.clouds.append(cloud)
+    vm, other = plain_rig.launch(cloud), plain_rig.launch(cloud, "t2")
+    assert cloud.end_cause(vm.id) is None
+    until(lambda: state_of(cloud, vm).state is CloudVmState.RUNNING)
+    cloud.preempt(vm.id, 0.0)
+    until(lambda: [each.id for each in cloud.list(OWNER)] == [other.id])
+    assert cloud.end_cause(vm.id) is EndCause.PREEMPTED
+    assert cloud.end_cause("lvm-0000000000000000") is None
+
+
 def test_a_price_cap_is_kept(plain_rig: Rig) -> None:
     cloud = plain_rig.cloud()
     spec = dataclasses.replace(plain_rig.spec(cloud), max_price=0.1)

@@ -31,7 +31,8 @@ from spothop_master.core.facts import (
     Snapshot,
     VmFacts,
 )
-from support.core_facts import NOW, POOL, ago, attempt, ended, seen, vm
+from spothop_master.core.refusals import BackOff, PoolRefusal, Scope
+from support.core_facts import NOW, OTHER, POOL, ago, attempt, ended, seen, vm
 
 LISTED = Sighting(cloud_id="i-a", over=False, running_at=ago(490))
 TRAINS = vm(sighting=LISTED, listed_at=ago(1))
@@ -125,6 +126,13 @@ HORIZON_S = 200
 seconds = st.integers(0, 80)
 moments = st.none() | st.integers(-80, 80).map(lambda s: NOW + timedelta(seconds=s))
 past = st.none() | seconds.map(ago)
+ACCOUNT = BackOff(
+    cloud=POOL.cloud,
+    scope=Scope.ACCOUNT,
+    name="",
+    error="Throttled",
+    until=NOW + timedelta(seconds=40),
+)
 
 
 def mostly(value: T, else_: T) -> st.SearchStrategy[T]:
@@ -154,6 +162,7 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
         ended_at=draw(past),
         listed_at=draw(past),
         sighting=draw(mostly(sighting, None)),
+        awaits_record=draw(st.booleans()),
         silent_s=draw(seconds),
         asked_s=draw(st.none() | st.integers(0, 9)),
         in_flight=effect_until is not None and effect_until > NOW,
@@ -200,7 +209,16 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         user_failures=draw(st.integers(0, 4)),
     )
     offers = draw(mostly(facts.offers, None))
-    return replace(facts, limits=LIMITS, offers=offers)
+    return replace(
+        facts,
+        limits=LIMITS,
+        offers=offers,
+        refusals=tuple(
+            PoolRefusal(pool=pool, error="NoCapacity", last_at=ago(1), until=draw(moments))
+            for pool in draw(st.lists(st.sampled_from([POOL, OTHER]), max_size=2, unique=True))
+        ),
+        back_offs=draw(st.sampled_from([(), (ACCOUNT,)])),
+    )
 
 
 def later(facts: Snapshot, seconds: float) -> Snapshot:

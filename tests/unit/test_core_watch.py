@@ -10,6 +10,7 @@ from spothop_master.core.actions import (
     Action,
     Adopt,
     LaunchLost,
+    LaunchRefused,
     MarkRunning,
     MarkSuspect,
     ReleaseVm,
@@ -20,7 +21,8 @@ from spothop_master.core.evidence import EndCause
 from spothop_master.core.facts import (
     Sighting,
 )
-from support.core_facts import ago, attempt, seen, vm
+from spothop_master.core.refusals import Refused, Scope
+from support.core_facts import POOL, ago, attempt, seen, vm
 
 # --- what the cloud says --------------------------------------------------------------------------
 
@@ -37,6 +39,9 @@ UNLAUNCHED = {
     "launched_at": None,
     "joined_at": None,
 }
+BOOTS = {"state": VmState.BOOTING, "joined_at": None, "running_at": None}
+FULL = Refused(error="NoCapacity", scope=Scope.POOL, detail="the zone is full")
+LATE = f"{POOL} refused after it had accepted: the zone is full"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,30 @@ UNLAUNCHED = {
         (
             {**UNSEEN, "state": VmState.TERMINATING},
             VmOver(vm="a", reason="the cloud does not know it any more"),
+        ),
+        # what its own record says of one that vanished is the end of it, and is waited for
+        (
+            {**UNSEEN, "record": EndCause.PREEMPTED},
+            VmOver(vm="a", reason="the cloud's own record says: preempted"),
+        ),
+        ({**UNSEEN, "silent_s": 59.9, "awaits_record": True}, None),
+        (
+            {**UNSEEN, "silent_s": 60.0, "awaits_record": True},
+            VmOver(vm="a", reason="the cloud does not know it any more"),
+        ),
+        # refused after it was accepted
+        (
+            {**BOOTS, "sighting": listed(refused=FULL, over=True)},
+            LaunchRefused(vm="a", refused=FULL, kept=False, reason=LATE),
+        ),
+        (
+            {**BOOTS, "sighting": listed(refused=FULL)},
+            LaunchRefused(vm="a", refused=FULL, kept=True, reason=LATE),
+        ),
+        ({**BOOTS, "state": VmState.TERMINATING, "sighting": listed(refused=FULL)}, None),
+        (
+            {"sighting": listed(refused=FULL, over=True)},  # its agent had joined
+            VmOver(vm="a", reason="the cloud says it is over: unknown"),
         ),
         # 5 s after the launch, or after the request where the launch had no answer
         ({**UNSEEN, "state": VmState.TERMINATING, "launched_at": ago(5.9)}, None),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from spothop.wire import AgentConfig, Dialect, Pool
 from spothop_master.core.evidence import EndCause
@@ -153,6 +153,9 @@ class Vm:
     running_at: datetime | None = None
     """Billing starts."""
     ended_at: datetime | None = None
+    error: CloudError | None = None
+    """A refusal that came after the launch was accepted, inside the provider's operation. Of one
+    that is terminated nothing is left; in any other state it stays until we terminate it."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -186,3 +189,12 @@ class Cloud(Protocol):
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
         """The provider's own eviction test; `notice_s` None is the promised grace, 0 no notice."""
+
+
+@runtime_checkable
+class KeepsRecords(Protocol):
+    """A cloud whose VMs may vanish from its listing, and that can say afterwards what became of
+    them (GCP's operations, Azure's activity log). Optional beside `Cloud`."""
+
+    def end_cause(self, vm_id: str) -> EndCause | None:
+        """Why this VM ended; None while there is no record of its end."""

@@ -1,8 +1,8 @@
 """What the clouds said lately: their listings and their offers, read in the background.
 
-It is the only caller of `Cloud.list` and `Cloud.pools`: the loops and the routes read its newest
-answers. A cloud that is slow or away therefore delays nobody, however many ask, and is asked no
-more often than it allows. Three rules:
+It is the only caller of `Cloud.list`, `Cloud.pools` and `KeepsRecords.end_cause`: the loops and the
+routes read its newest answers. A cloud that is slow or away therefore delays nobody, however many
+ask, and is asked no more often than it allows. Three rules:
 
 1. At most one question of a kind is on its way to each cloud. A question that failed is asked again
    after a back-off, and the last answer stays meanwhile.
@@ -24,7 +24,8 @@ from functools import cached_property
 
 from spothop.backoff import delay_s
 from spothop.wire import Pool
-from spothop_master.clouds.base import Cloud, CloudError, PoolInfo, Vm
+from spothop_master.clouds.base import Cloud, CloudError, KeepsRecords, PoolInfo, Vm
+from spothop_master.core.evidence import EndCause
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,14 @@ BACKOFF_BASE_S, BACKOFF_MAX_S = 1.0, 30.0
 ADAPTER_FAULT = "its adapter failed; the master's log has the trace"
 """For users, in place of an error that nobody wrote for them."""
 
-LIST, OFFERS = "list", "offers"
-"""The two kinds of questions."""
+LIST, OFFERS, RECORD = "list", "offers", "record"
+"""The kinds of questions; that for a record is one for each VM."""
+
+RECORD_EVERY = timedelta(seconds=5)
+"""Between two questions about the same VM."""
+
+RECORDS = 10_000
+"""So many answers are kept: those about VMs whose end is written down serve nobody any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +101,8 @@ class CloudWatcher:
         self._listings: dict[str, Listing] = {}
         self._offers: dict[str, Offers] = {}
         self._asked: dict[tuple[str, str], _Asked] = {}
+        self._records: dict[tuple[str, str], EndCause] = {}
+        self._record_due: dict[tuple[str, str], datetime] = {}
         self._changed = threading.Condition()
         self._closed = False
 
@@ -126,6 +135,48 @@ class CloudWatcher:
         self.ask_listing(cloud)
         self._wait(lambda: self._is_idle(LIST, cloud), wait_s)
         return self.listing(cloud)
+
+    # -- records of VMs that vanished ------------------------------------------------------------
+
+    def end_cause(self, cloud: str, vm_id: str, *, token: str) -> tuple[EndCause | None, bool]:
+        """Why a VM ended that the listing lacks, and whether that may still be told. Asks in the
+        background, again and again until there is an answer; who subscribed to listings is told the
+        VM's token then."""
+        known = self._records.get((cloud, vm_id))
+        if known is not None:
+            return known, False
+        keeper = self._clouds.get(cloud)
+        if not isinstance(keeper, KeepsRecords):
+            return None, False
+
+        def question(cloud: str) -> Callable[[], None]:
+            return self._record(keeper, cloud, vm_id, token)
+
+        now = self._clock()
+        left = self._record_due.get((cloud, vm_id), now) - now
+        if not timedelta() < left <= RECORD_EVERY:  # a clock that was set back delays nothing
+            self._ask(f"{RECORD} of {vm_id}", cloud, question)
+        return self._records.get((cloud, vm_id)), True
+
+    def _record(
+        self, keeper: KeepsRecords, cloud: str, vm_id: str, token: str
+    ) -> Callable[[], None]:
+        cause = keeper.end_cause(vm_id)
+        self._asked.pop((f"{RECORD} of {vm_id}", cloud), None)
+        if cause is None:
+            self._record_due[cloud, vm_id] = self._clock() + RECORD_EVERY
+            return lambda: None
+        self._record_due.pop((cloud, vm_id), None)
+        self._records[cloud, vm_id] = cause
+        for kept in (self._records, self._record_due):
+            while len(kept) > RECORDS:
+                kept.pop(next(iter(kept)), None)
+
+        def tell() -> None:
+            for listed in self._on_listing:
+                listed(frozenset({token}))
+
+        return tell
 
     # -- offers ----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spothop.wire import EndReason, JobState, Pool, VmReason
+from spothop_master.core.refusals import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,17 @@ class LaunchLost:
     """The cloud lists no VM with this row's token: the launch never happened."""
 
     vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRefused:
+    """The cloud accepted the launch and refuses it now."""
+
+    vm: str
+    refused: Refused
+    kept: bool
+    """What was made of it stays until it is terminated."""
     reason: str
 
 
@@ -137,6 +149,7 @@ Action = (
     | Adopt
     | MarkRunning
     | LaunchLost
+    | LaunchRefused
     | VmOver
     | MarkSuspect
     | ReleaseVm

@@ -18,7 +18,7 @@ from spothop.wire import (
 )
 from spothop_master.core import gang
 from spothop_master.core.evidence import EndCause
-from spothop_master.core.refusals import BackOff, Growth, PoolRefusal
+from spothop_master.core.refusals import BackOff, Growth, PoolRefusal, Refused
 
 SAVED_FIRST = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
 """What an attempt is stopped for, and then goes on elsewhere: it saves first."""
@@ -160,6 +160,8 @@ class Sighting:
     cloud_id: str
     over: bool
     cause: EndCause | None = None
+    refused: Refused | None = None
+    """What the cloud said after it had accepted the launch."""
     running_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -183,6 +185,10 @@ class VmFacts:
     """When the newest listing of its cloud began; None: there is none yet."""
     sighting: Sighting | None = None
     """None: that listing does not have it."""
+    record: EndCause | None = None
+    """Why it ended, by the cloud's own record of a VM that is not in its listing any more."""
+    awaits_record: bool = False
+    """It vanished from the listing, and its cloud may still say why."""
     silent_s: float = 0
     asked_s: float | None = None
     """Since we last asked the cloud to terminate it; None: never."""

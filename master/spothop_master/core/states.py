@@ -93,7 +93,12 @@ VM: Mapping[VmState, Mapping[VmEvent, VmState]] = {
         VmEvent.JOIN: VmState.READY,
         **_VM_ENDS,
     },
-    VmState.BOOTING: {VmEvent.JOIN: VmState.READY, **_VM_ENDS},
+    VmState.BOOTING: {
+        VmEvent.JOIN: VmState.READY,
+        # Two of three clouds accept a launch before they look for capacity.
+        VmEvent.REFUSE: VmState.TERMINATED,
+        **_VM_ENDS,
+    },
     VmState.READY: {
         VmEvent.RUN: VmState.RUNNING,
         VmEvent.NOTICE: VmState.DRAINING,

@@ -2,7 +2,7 @@
 
 What it must guarantee: a VM counts as terminated only when its cloud says so, and a launch as
 failed only when nothing can come of it any more (I3). An answer that got lost is therefore no
-evidence; the listing is. Three rules:
+evidence; the listing is. Four rules:
 
 1. A listing without a VM says something only if it began `settle_s` after the launch, and after the
    end of the call for it: clouds list a new VM late, and a call may hang for a minute before it
@@ -10,7 +10,10 @@ evidence; the listing is. Three rules:
 2. Without a cloud id and without an agent that joined, a VM that such a listing lacks was never
    made. Otherwise it is over, but only if we asked for that or its agent is silent, too: a listing
    may lack a VM that runs, and an agent that talks is the better evidence.
-3. Silence alone only makes a VM suspect. A longer one (or one past the deadline of its notice)
+3. A cloud may forget a VM that it took. Where it keeps a record of that, the record is what ends
+   the VM, and it is waited for as long as silence is borne. A refusal that comes after the launch
+   was accepted is a refusal, not an end of a VM, as long as no agent has joined.
+4. Silence alone only makes a VM suspect. A longer one (or one past the deadline of its notice)
    releases it; it is then over when the cloud says so.
 """
 
@@ -23,6 +26,7 @@ from spothop_master.core.actions import (
     Action,
     Adopt,
     LaunchLost,
+    LaunchRefused,
     MarkRunning,
     MarkSuspect,
     ReleaseVm,
@@ -69,6 +73,9 @@ def _seen(vm: VmFacts) -> Action | None:
     assert seen is not None
     if vm.cloud_id is None:
         return Adopt(vm=vm.id, reason=f"the cloud has its token as {seen.cloud_id}")
+    if seen.refused is not None and vm.state is VmState.BOOTING and vm.joined_at is None:
+        text = f"{vm.pool} refused after it had accepted: {seen.refused.detail}"
+        return LaunchRefused(vm=vm.id, refused=seen.refused, kept=not seen.over, reason=text)
     if seen.over:
         cause = seen.cause.value if seen.cause else "unknown"
         return VmOver(vm=vm.id, reason=f"the cloud says it is over: {cause}")
@@ -88,8 +95,12 @@ def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
         return None
     if vm.cloud_id is None and vm.joined_at is None:
         return LaunchLost(vm=vm.id, reason="the cloud has no VM with its token")
+    if vm.record is not None:
+        return VmOver(vm=vm.id, reason=f"the cloud's own record says: {vm.record.value}")
     # One listing without it is not enough against an agent that still talks.
-    if vm.state is VmState.TERMINATING or vm.silent_s >= snapshot.limits.suspect_after_s:
+    limits = snapshot.limits
+    patience_s = limits.silent_after_s if vm.awaits_record else limits.suspect_after_s
+    if vm.state is VmState.TERMINATING or vm.silent_s >= patience_s:
         return VmOver(vm=vm.id, reason="the cloud does not know it any more")
     return None
 

@@ -26,6 +26,7 @@ from spothop_master.core.actions import (
     EndAttempt,
     FinishJob,
     LaunchLost,
+    LaunchRefused,
     LaunchVm,
     MarkRunning,
     MarkSuspect,
@@ -67,7 +68,15 @@ def apply(
             return _launch(session, job, action, context, now)
         case AskTermination():
             return [_terminate(session, job, action, context, now)]
-        case Adopt() | MarkRunning() | LaunchLost() | VmOver() | MarkSuspect() | ReleaseVm():
+        case (
+            Adopt()
+            | MarkRunning()
+            | LaunchLost()
+            | LaunchRefused()
+            | VmOver()
+            | MarkSuspect()
+            | ReleaseVm()
+        ):
             _of_vm(session, snapshot, action, context.heartbeats, now)
         case AssignSame():
             row = session.get_one(VmRow, action.vm)
@@ -154,12 +163,13 @@ def _place(
 def _of_vm(
     session: Session,
     snapshot: Snapshot,
-    action: Adopt | MarkRunning | LaunchLost | VmOver | MarkSuspect | ReleaseVm,
+    action: Adopt | MarkRunning | LaunchLost | LaunchRefused | VmOver | MarkSuspect | ReleaseVm,
     heartbeats: Heartbeats,
     now: datetime,
 ) -> None:
     row = session.get_one(VmRow, action.vm)
-    seen = snapshot.vm(action.vm).sighting
+    facts = snapshot.vm(action.vm)
+    seen, growth = facts.sighting, snapshot.limits.growth(snapshot.jitter)
     match action:
         case Adopt():
             assert seen is not None, "only a VM that the cloud lists is adopted"
@@ -168,8 +178,17 @@ def _of_vm(
             vms.running(session, row, running_at=action.running_at, now=now)
         case LaunchLost():
             leases.void(session, row.id)
-            growth = snapshot.limits.growth(snapshot.jitter)
             vms.launch_lost(session, row, detail=action.reason, growth=growth, now=now)
+        case LaunchRefused():
+            vms.refused(
+                session,
+                row,
+                action.refused,
+                text=action.reason,
+                growth=growth,
+                kept=action.kept,
+                now=now,
+            )
         case MarkSuspect():
             vms.suspect(session, row, suspect=action.suspect, reason=action.reason, now=now)
         case ReleaseVm():
@@ -179,7 +198,7 @@ def _of_vm(
             vms.over(
                 session,
                 row,
-                cause=seen.cause if seen else None,
+                cause=seen.cause if seen else facts.record,
                 running_at=seen.running_at if seen else None,
                 ended_at=seen.ended_at if seen else None,
                 last_contact_at=heartbeats.last_contact(row.id),

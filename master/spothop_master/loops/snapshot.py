@@ -22,6 +22,7 @@ from spothop.wire import (
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds import base
 from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.core.evidence import EndCause
 from spothop_master.core.facts import (
     AttemptFacts,
     JobFacts,
@@ -208,6 +209,8 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
     listing = observed.watcher.listing(row.cloud)
     seen = listing.by_token.get(row.token) if listing else None
     asked = observed.asked.get(row.id)
+    lost = listing is not None and seen is None and listing.began_at >= _settled(row, observed)
+    record, awaits = _record(row, observed) if lost else (None, False)
     return VmFacts(
         id=row.id,
         pool=pool_of(row),
@@ -224,11 +227,27 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
         ended_at=row.ended_at,
         listed_at=listing.began_at if listing else None,
         sighting=sighting_of(seen) if seen else None,
+        record=record,
+        awaits_record=awaits,
         silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
         in_flight=leases.held(row.lease_token, row.lease_until, now=now),
         effect_until=row.lease_until,
     )
+
+
+def _settled(row: VmRow, observed: Observed) -> datetime:
+    """From then on a listing has to have it."""
+    since = row.launched_at or row.requested_at
+    return since + timedelta(seconds=observed.limits.settle_s)
+
+
+def _record(row: VmRow, observed: Observed) -> tuple[EndCause | None, bool]:
+    """What its cloud says of the end of a VM that it does not list any more, and whether it may say
+    more; asked in the background. A notice has said enough."""
+    if row.cloud_id is None or row.notice_at is not None or row.state not in ALIVE:
+        return None, False
+    return observed.watcher.end_cause(row.cloud, row.cloud_id, token=row.token)
 
 
 def _silent_s(row: VmRow, heartbeats: Heartbeats, now: datetime) -> float:
@@ -245,6 +264,7 @@ def sighting_of(vm: base.Vm) -> Sighting:
         cloud_id=vm.id,
         over=over,
         cause=vm.cause if over else None,
+        refused=base.refused_by(vm.error) if vm.error is not None else None,
         running_at=vm.running_at,
         ended_at=vm.ended_at,
     )

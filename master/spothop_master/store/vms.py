@@ -85,22 +85,29 @@ def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: d
 
 
 def refused(
-    session: Session, row: VmRow, refused: Refused, *, text: str, growth: Growth, now: datetime
+    session: Session,
+    row: VmRow,
+    refused: Refused,
+    *,
+    text: str,
+    growth: Growth,
+    kept: bool = False,
+    now: datetime,
 ) -> None:
-    """The cloud said no: there is no such VM. An error that is not among `REFUSALS`, as of a
-    driver's own subclass, counts as their base."""
+    """The cloud said no: there is no such VM, or, `kept`, what there is of it has to be terminated.
+    An error that is not among `REFUSALS`, as of a driver's own subclass, counts as their base."""
     error = refused.error if refused.error in REFUSALS else REFUSALS[0]
     transitions.change(
         session,
         row,
-        VmEvent.REFUSE,
+        VmEvent.TERMINATE if kept else VmEvent.REFUSE,
         now=now,
         text=text,
         data={"error": refused.error, "scope": refused.scope.value, "code": refused.code},
         reason=VmReason.LAUNCH_FAILED,
         refusal=error,
         detail=text,
-        ended_at=now,
+        ended_at=None if kept else now,
         join_hash=None,
     )
     job = session.get_one(Job, row.job_id)

@@ -87,6 +87,11 @@ class PoolConfig(_Strict):
     """Spot VMs at the same time; None: no limit. On-demand VMs are never refused."""
     refuse: int = Field(default=0, ge=0)
     """So many first spot launches are refused for want of capacity."""
+    fail: int = Field(default=0, ge=0)
+    """So many of the spot launches after those are accepted, and refused for want of capacity after
+    `allocation_s`, as GCP and Azure do."""
+    keep_failed: bool = False
+    """VMs of such launches stay listed until they are terminated, as on Azure."""
     preemptions: list[ScriptedPreemption] = Field(default_factory=list)
 
     @field_validator("preemptions")
@@ -120,6 +125,9 @@ class LocalConfig(_Strict):
     `HF_HOME`, or `AWS_*` for all that begin so. Every job can read them."""
     keep_s: Seconds = 3600.0
     """How long a VM that ended stays listed."""
+    list_preempted: bool = True
+    """False: a VM that was preempted is listed no more, as where the provider deletes it (Azure,
+    GCP). Why it ended can still be asked for."""
     agent_command: list[str] = Field(
         default_factory=lambda: [sys.executable, "-m", "spothop_agent"], min_length=1
     )

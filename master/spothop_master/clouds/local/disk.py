@@ -63,6 +63,8 @@ class VmSpec:
     """Ports of this machine's loopback that the VM reaches under the same number."""
     script: dict[str, float | None] | None
     """A preemption planned at the launch: `after_s` from running on, and `notice_s`."""
+    fails: str = ""
+    """Accepted and never made: `ends`, or `stays` until it is terminated."""
 
 
 class VmFolder:

@@ -20,7 +20,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -49,6 +49,7 @@ from spothop_master.clouds.local.disk import (
     write_json,
 )
 from spothop_master.clouds.local.vms import VmFolders
+from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import Scope
 
 _HANDED_ON = (
@@ -122,9 +123,17 @@ class LocalCloud:
                     vm = self._vms.read(folder)
                     if self._is_past_keeping(vm):
                         self._forget(folder)
-                    elif vm.tags.get(OWNER_TAG) == owner:
+                    elif vm.tags.get(OWNER_TAG) == owner and self._is_listed(vm):
                         found.append(vm)
         return sorted(found, key=lambda vm: vm.requested_at)
+
+    def end_cause(self, vm_id: str) -> EndCause | None:
+        """Why this VM ended, for `keep_s` after it, also where it is not listed. Raises
+        Unavailable."""
+        with _as_unavailable(self._root), suppress(FileNotFoundError):
+            folder = self._vms.find(vm_id)
+            return self._vms.read(folder).cause if folder is not None else None
+        return None
 
     def terminate(self, vm_id: str) -> None:
         """SIGTERM to the agent, SIGKILL to all within a second. Raises Unavailable."""
@@ -190,7 +199,13 @@ class LocalCloud:
         shutil.rmtree(aside.path, ignore_errors=True)  # left by a crash
         aside.path.mkdir(mode=0o700)
         os.mkfifo(aside.doorbell, 0o600)
-        aside.write_spec(self._vm_spec(spec, token, offer, ordinal))
+        vm_spec = self._vm_spec(spec, token, offer, ordinal)
+        failed = ledger.setdefault("failed", {}).setdefault(pool, 0)
+        if spec.pool.spot and failed < offer.config.fail:
+            fails = "stays" if offer.config.keep_failed else "ends"
+            vm_spec = replace(vm_spec, fails=fails)
+            ledger["failed"][pool] = failed + 1
+        aside.write_spec(vm_spec)
         aside.write_state(CloudVmState.PENDING.value)
         with locked(aside.lock) as lock:
             assert lock is not None
@@ -263,6 +278,9 @@ class LocalCloud:
         with locked(self._root / "lock", wait=False) as lock:
             if lock is not None:
                 self._vms.forget(folder)
+
+    def _is_listed(self, vm: Vm) -> bool:
+        return self._config.list_preempted or vm.cause is not EndCause.PREEMPTED
 
     def _is_past_keeping(self, vm: Vm) -> bool:
         kept = timedelta(seconds=self._config.keep_s)

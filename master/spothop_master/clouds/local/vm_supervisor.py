@@ -124,6 +124,9 @@ class VmSupervisor:
         requested = datetime.fromisoformat(self._spec.requested_at).timestamp()
         passed_s = max(time.time() - requested, 0.0)
         await asyncio.sleep(max(self._spec.allocation_s - passed_s, 0.0))
+        if self._spec.fails:
+            self._fail()
+            return
         self._folder.write_state("running", running_at=timestamp(time.time()))
         if self._spec.script is not None:
             after_s = self._spec.script["after_s"] or 0.0
@@ -132,6 +135,13 @@ class VmSupervisor:
             )
         await asyncio.sleep(self._spec.boot_s)
         self._processes.start_agent()
+
+    def _fail(self) -> None:
+        """The launch was accepted; now there is no capacity after all."""
+        error = f"{self._spec.pool['zone']}: no capacity, after the launch was accepted"
+        self._folder.write_state("pending", error=error)
+        if self._spec.fails == "ends":
+            self._end("failed", error)
 
     def _booted(self, boot: asyncio.Task[None]) -> None:
         if not boot.cancelled() and (error := boot.exception()) is not None:

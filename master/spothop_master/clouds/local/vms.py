@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spothop.wire import Pool
-from spothop_master.clouds.base import CloudVmState, Vm
+from spothop_master.clouds.base import CloudVmState, NoCapacity, Vm
 from spothop_master.clouds.local.disk import VmFolder, locked, read_json, write_json
 from spothop_master.clouds.local.processes import kill_until_gone, marked
 from spothop_master.core.evidence import EndCause
@@ -69,6 +69,7 @@ class VmFolders:
             requested_at=datetime.fromisoformat(spec.requested_at),
             running_at=_moment(state.get("running_at")),
             ended_at=_moment(state.get("ended_at")),
+            error=NoCapacity(str(state["error"])) if state.get("error") else None,
             tags=spec.tags,
         )
 
