@@ -10,6 +10,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
+from functools import partial
 
 from apscheduler.executors.pool import ThreadPoolExecutor as SchedulerThreads
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -39,6 +40,7 @@ from spothop_master.api import (
     openapi,
     plan,
     pools,
+    strays,
     vms,
 )
 from spothop_master.api import bundles as bundle_routes
@@ -55,7 +57,7 @@ from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.supervise import Supervisor
-from spothop_master.loops.sweep import Sweep
+from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.problems import ApiError
 from spothop_master.security import new_api_token
 from spothop_master.services import Services
@@ -74,8 +76,9 @@ THREADS = 16
 SYNCS_PER_ANSWER = 11.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
 
-LOOPS = 4
-"""Slow loops that the scheduler starts, each in a thread while it works."""
+LOOPS = 3
+"""Slow loops that the scheduler starts, each in a thread while it works; and one for each cloud, so
+that a cloud that hangs delays no other one."""
 
 MACHINES = ("/api/", "/agent/")
 """Paths whose errors are JSON; people look at all others."""
@@ -125,7 +128,19 @@ def create_app(
         guard.Guard, max_body_bytes=settings.max_body_bytes, unlimited="/api/v1/bundles/"
     )
     app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
-    machines = (me, plan, pools, bundle_routes, jobs, logs, vms, injections, user_routes, agent)
+    machines = (
+        me,
+        plan,
+        pools,
+        bundle_routes,
+        jobs,
+        logs,
+        vms,
+        strays,
+        injections,
+        user_routes,
+        agent,
+    )
     routers = (*machines, pages)
     for router in routers:
         app.include_router(router.router)
@@ -219,16 +234,23 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     scheduler = AsyncIOScheduler(
         timezone=timezone.utc,
         # its own default cancels what runs when the master ends, and writes traces of that
-        executors={"default": SchedulerThreads(max_workers=LOOPS)},
+        executors={"default": SchedulerThreads(max_workers=LOOPS + len(services.clouds))},
         # late is better than never: a machine may be busy for longer than the default's one second
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
     )
-    sweep = Sweep(services.db, services.clouds, services.watcher, clock)
+    sweep = Sweep(
+        services.db,
+        services.clouds,
+        services.watcher,
+        clock,
+        limits=hold_limits(settings),
+        attention=services.attention,
+    )
     prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
     contacts = Contacts(services.db, services.heartbeats)
     for run, every_s in (
-        (sweep.run_once, settings.sweep_every_s),
+        *((partial(sweep.sweep, cloud), settings.sweep_every_s) for cloud in services.clouds),
         (prices.run_once, settings.supervise_every_s),
         (injector.run_once, settings.supervise_every_s),
         (contacts.run_once, settings.sync_every_s),

@@ -48,6 +48,8 @@ class Services:
     limits: VmLimits
     probes: Probes = field(default_factory=Probes)
     failed_logins: FailedLogins = field(default_factory=FailedLogins)
+    attention: dict[str, str] = field(default_factory=dict)
+    """What an admin has to look at, by subject; `/healthz` names the subjects."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the master is asked to end: long polls answer at once."""
 

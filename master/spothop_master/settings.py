@@ -73,6 +73,11 @@ class MasterSettings(BaseModel):
     supervise_every_s: float = Field(default=0.5, gt=0)
     sweep_every_s: float = Field(default=15, gt=0)
     """How often the clouds' own listings are compared with our rows."""
+    stray_share: float = Field(default=0.5, gt=0, le=1)
+    """VMs of ours that no row owns are ended, unless they are this share of those that a cloud
+    lists: then they are held until an admin says so."""
+    strays_at_least: int = Field(default=3, ge=1)
+    """Fewer than this are never held for their share."""
     prices_every_s: float = Field(default=60, gt=0)
     suspect_after_syncs: int = Field(default=3, ge=1)
     """Missed syncs before the cloud is asked about a VM."""

@@ -26,7 +26,7 @@ from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action
 from spothop_master.loops.snapshot import jobs_to_watch
 from spothop_master.loops.supervise import Supervisor
-from spothop_master.loops.sweep import Sweep
+from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.settings import MasterSettings
 from spothop_master.store import jobs
 from spothop_master.store.schema import (
@@ -81,9 +81,17 @@ def _no_sync(connection: Any, _record: object) -> None:
 class MasterHarness:
     """One master over one fake cloud. `tick` lets time pass and turns the crank."""
 
-    def __init__(self, folder: Path, *, seed: int = 0, **settings: object) -> None:
-        self.clock = FakeClock()
-        self.cloud = FakeCloud(clock=self.clock)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int = 0,
+        clock: FakeClock | None = None,
+        cloud: FakeCloud | None = None,
+        **settings: object,
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.cloud = cloud or FakeCloud(clock=self.clock)
         self.db = new_database(folder / f"harness-{seed}.db")
         sa.event.listen(self.db.engine, "connect", _no_sync)
         self.settings = MasterSettings.model_validate(
@@ -135,7 +143,15 @@ class MasterHarness:
             rng=rng,
             new_token=self._token,
         )
-        self.sweep = Sweep(self.db, {"fake": self.cloud}, self.watcher, self.clock)
+        self.attention: dict[str, str] = {}
+        self.sweep = Sweep(
+            self.db,
+            {"fake": self.cloud},
+            self.watcher,
+            self.clock,
+            limits=hold_limits(self.settings),
+            attention=self.attention,
+        )
 
     def kill_at(self, point: str) -> None:
         """The master dies when it next gets there."""

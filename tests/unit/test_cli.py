@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, NOW, Cli, in_80_columns, job, reply, vm
+from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, reply, vm
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
@@ -19,7 +20,7 @@ from spothop.protection import ADD
 from spothop.sdk.downloads import Downloaded
 from spothop.sdk.errors import ClientError
 from spothop.sdk.settings import ClientSettings
-from spothop.wire import PlaceView, Unprotected, UnprotectedView
+from spothop.wire import PlaceView, StrayView, Unprotected, UnprotectedView
 
 
 @pytest.fixture
@@ -198,6 +199,45 @@ def test_vms_shows_the_job_and_asks_for_what_is_wanted(cli: Cli) -> None:
         f"  local/zone-a/small/spot  {JOB}",
     ]
     assert cli.master.params == {"job": "mnist-small", "state": "running", "cloud": "local"}
+
+
+def stray(name: str, *, held: str = "", error: str = "") -> StrayView:
+    return StrayView(
+        cloud_id=name, pool=POOL, launched_at=NOW - timedelta(hours=2), found_at=NOW, held=held,
+        next_at=None, error=error,
+    )  # fmt: skip
+
+
+def test_strays_are_listed_with_why_they_are_held(cli: Cli) -> None:
+    found = [stray("i-1", held="3 of 3 are nobody's"), stray("i-2", error="protected")]
+    cli.master.scripted["GET /strays"] = reply(found)
+    assert cli("vms", "--strays") == 0
+    for expected in (
+        "held",
+        "ends",
+        "held: local: 3 of 3 are nobody's",
+        "i-2 is not ended: protected",
+    ):
+        assert expected in cli.out
+    assert cli("vms", "--strays", "--cloud", "other") == 0
+    assert "no strays" in cli.out
+    assert cli("vms", "--strays", "--json") == 0
+    assert [row["cloud_id"] for row in json.loads(cli.out)] == ["i-1", "i-2"]
+    assert cli("vms", "--strays", "--job", "x") == 2
+
+
+def test_strays_are_ended_only_when_that_is_meant(cli: Cli) -> None:
+    cli.master.scripted["GET /strays"] = reply([stray("i-1", held="why"), stray("i-2")])
+    cli.master.scripted["POST /strays/end"] = reply([stray("i-1")])
+    assert cli("vms", "--end-strays") == 2
+    assert "--yes" in cli.err
+    assert "POST /strays/end" not in cli.master.asked
+    assert cli("vms", "--end-strays", "--yes", "--cloud", "local") == 0
+    assert "the master ends 1 VM with its next sweep" in cli.out + cli.err
+    assert cli.master.params == {"cloud": "local"}
+    cli.master.scripted["GET /strays"] = reply([stray("i-2")])
+    assert cli("vms", "--end-strays", "--yes") == 0
+    assert "no stray is held" in cli.out + cli.err
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["show", JOB]])

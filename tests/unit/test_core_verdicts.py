@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spothop.wire import EndReason, ExitedReport, PreparationFailedReport, VmReason, VmState
+from spothop.wire import (
+    EndReason,
+    ExitedReport,
+    Pool,
+    PreparationFailedReport,
+    VmReason,
+    VmState,
+)
 from spothop_master.core import orphans, verdict
 from spothop_master.core.evidence import EndCause, EndEvidence, Evidence, ending
+from spothop_master.core.orphans import HoldLimits, Listed, Orphan, Written
 from support.examples import examples
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -162,8 +170,15 @@ def test_a_vm_that_never_ran_has_no_life() -> None:
     assert ending(days(running_at=None, cause=EndCause.FAILED)).life_s is None
 
 
+POOL = Pool(cloud="x", region="r", zone="z", vm="v")
+
+
+def listed(token: str, launched_s: float = 0) -> Listed:
+    return Listed(token=token, pool=POOL, launched_at=at(launched_s))
+
+
 def test_orphans_are_terminated_after_two_listings_and_the_grace() -> None:
-    living = {"i-1": "known", "i-2": "over", "i-3": "nobodys"}
+    living = {"i-1": listed("known"), "i-2": listed("over"), "i-3": listed("nobodys")}
     rows = {"known": VmState.RUNNING, "over": VmState.TERMINATED}
     first = orphans.look(living, rows, {}, listed_at=at(0))
     assert set(first) == {"i-2", "i-3"}
@@ -177,28 +192,28 @@ def test_orphans_are_terminated_after_two_listings_and_the_grace() -> None:
 
 
 def test_one_listing_is_one_sighting_however_often_it_is_looked_at() -> None:
-    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
+    found = orphans.look({"i-1": listed("t")}, {}, {}, listed_at=at(0))
     for _ in range(3):
-        found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(0))
+        found = orphans.look({"i-1": listed("t")}, {}, found, listed_at=at(0))
     assert orphans.to_terminate(found, grace=timedelta()) == []
 
 
 def test_the_grace_is_between_listings_not_between_looks() -> None:
-    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
-    found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(1))
+    found = orphans.look({"i-1": listed("t")}, {}, {}, listed_at=at(0))
+    found = orphans.look({"i-1": listed("t")}, {}, found, listed_at=at(1))
     assert orphans.to_terminate(found, grace=timedelta(seconds=1)) != []
     assert orphans.to_terminate(found, grace=timedelta(seconds=2)) == []
 
 
 def test_an_orphan_that_a_listing_does_not_have_begins_anew() -> None:
-    found = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(0))
+    found = orphans.look({"i-1": listed("t")}, {}, {}, listed_at=at(0))
     found = orphans.look({}, {}, found, listed_at=at(5))
-    found = orphans.look({"i-1": "t"}, {}, found, listed_at=at(10))
+    found = orphans.look({"i-1": listed("t")}, {}, found, listed_at=at(10))
     assert orphans.to_terminate(found, grace=timedelta(seconds=1)) == []
 
 
 def test_a_vm_that_is_terminating_is_no_orphan() -> None:
-    assert orphans.look({"i-1": "t"}, {"t": VmState.TERMINATING}, {}, listed_at=at(0)) == {}
+    assert orphans.look({"i-1": listed("t")}, {"t": VmState.TERMINATING}, {}, listed_at=at(0)) == {}
 
 
 def test_a_preparation_says_what_failed_and_whose_failure_it_was() -> None:
@@ -305,11 +320,63 @@ def test_how_long_a_vm_lived(given_: dict[str, object], life_s: float) -> None:
 
 
 def test_an_orphan_is_known_by_its_token_and_its_listings() -> None:
-    first = orphans.look({"i-1": "t"}, {}, {}, listed_at=at(5))
-    late = orphans.look({"i-1": "t"}, {}, first, listed_at=at(3))  # an answer that was slow
+    first = orphans.look({"i-1": listed("t")}, {}, {}, listed_at=at(5))
+    late = orphans.look({"i-1": listed("t")}, {}, first, listed_at=at(3))  # an answer that was slow
     assert late == first
     assert first["i-1"] == orphans.Orphan(
-        cloud_id="i-1", token="t", first_listed=at(5), last_listed=at(5), sightings=1
+        cloud_id="i-1",
+        token="t",
+        pool=POOL,
+        launched_at=at(0),
+        has_row=False,
+        first_listed=at(5),
+        last_listed=at(5),
+        sightings=1,
     )
-    second = orphans.look({"i-1": "t"}, {}, late, listed_at=at(9))["i-1"]
+    second = orphans.look({"i-1": listed("t")}, {}, late, listed_at=at(9))["i-1"]
     assert (second.first_listed, second.last_listed, second.sightings) == (at(5), at(9), 2)
+
+
+# --- which orphans are held -----------------------------------------------------------------------
+
+LIMITS = HoldLimits(share=0.5, at_least=3)
+
+
+def strays(*launched_s: float, has_row: bool = False) -> list[Orphan]:
+    rows = {f"t{i}": VmState.TERMINATED for i in range(len(launched_s))} if has_row else {}
+    living = {f"i-{i}": listed(f"t{i}", s) for i, s in enumerate(launched_s)}
+    return list(orphans.look(living, rows, {}, listed_at=at(999)).values())
+
+
+WRITTEN = Written(born_at=at(0), last_at=at(100), started_at=at(200))
+
+
+@pytest.mark.parametrize(
+    ("launched_s", "among", "held"),
+    [
+        ((50,), 1, False),
+        ((50, 51), 2, False),  # fewer than three are never too many
+        ((50, 51, 52), 6, True),
+        ((50, 51, 52), 7, False),
+        ((-1,), 100, True),  # before the database was made
+        ((50, 100), 100, False),
+        ((50, 101), 100, True),  # after it was written last, and before this master began
+        ((50, 199), 100, True),
+        ((50, 200), 100, False),
+    ],
+)
+def test_strays_that_speak_against_the_database_are_held(
+    launched_s: tuple[float, ...], among: int, held: bool
+) -> None:
+    why = orphans.hold(strays(*launched_s), listed=among, limits=LIMITS, written=WRITTEN)
+    assert (why is not None) is held
+
+
+def test_a_stray_that_has_a_row_says_nothing_of_the_database() -> None:
+    known = strays(-1, 150, has_row=True)
+    assert orphans.hold(known, listed=100, limits=LIMITS, written=WRITTEN) is None
+
+
+def test_an_empty_database_says_nothing_of_its_age() -> None:
+    empty = Written(born_at=None, last_at=None, started_at=at(200))
+    assert orphans.hold(strays(-1, 150), listed=100, limits=LIMITS, written=empty) is None

@@ -22,7 +22,7 @@ from spothop_master.core.evidence import EndCause
 from spothop_master.loops import supervise
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.prices import Prices
-from spothop_master.loops.sweep import Sweep
+from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.store.schema import Price
 
 
@@ -334,7 +334,12 @@ def orphan(harness: MasterHarness, token: str = "nobody's") -> Machine:
 def test_an_orphan_ends_after_two_listings_however_many_passes_there_are(tmp_path: Path) -> None:
     harness = MasterHarness(tmp_path)
     sweep = Sweep(
-        harness.db, {"fake": harness.cloud}, harness.watcher, harness.clock, grace=timedelta(0)
+        harness.db,
+        {"fake": harness.cloud},
+        harness.watcher,
+        harness.clock,
+        limits=hold_limits(harness.settings),
+        grace=timedelta(0),
     )
     machine = orphan(harness)
     for _ in range(3):
@@ -370,7 +375,9 @@ def test_an_orphan_that_the_cloud_does_not_end_keeps_no_other_alive(
         harness.sweep.run_once()
         harness.clock.advance(5)
     assert (protected.ends_at, other.ends_at is not None) == (None, True)
-    assert [event.data["cloud_id"] for event in harness.events("orphan")] == [other.id]
+    told = [(event.data["cloud_id"], event.text) for event in harness.events("orphan")]
+    assert len(told) == 2
+    assert (other.id, f"terminating fake VM {other.id}: no row has its token") in told
     harness.db.close()
 
 

@@ -36,6 +36,7 @@ from spothop.wire import (
     PlanReply,
     PoolView,
     PreemptRequest,
+    StrayView,
     SubmitRequest,
     TokenView,
     UserView,
@@ -188,6 +189,17 @@ class Client:
         wanted = {"job": job, "state": state, "cloud": cloud}
         params = {name: value for name, value in wanted.items() if value is not None}
         return self._http.read(list[VmView], self._http.send("GET", "/vms", params=params))
+
+    def strays(self) -> list[StrayView]:
+        """VMs with the master's tag that no row of it owns. For admins."""
+        return self._http.read(list[StrayView], self._http.send("GET", "/strays"))
+
+    def end_strays(self, *, cloud: str | None = None) -> list[StrayView]:
+        """Let the master end those that it holds, of one cloud or of all; the answer names them."""
+        params = {} if cloud is None else {"cloud": cloud}
+        return self._http.read(
+            list[StrayView], self._http.send("POST", "/strays/end", params=params)
+        )
 
     def pools(self) -> list[PoolView]:
         """Every pool that is offered, with its price and what was measured of it."""

@@ -177,6 +177,21 @@ class VmView(BaseModel):
     """Whose it is; masters before this field do not tell."""
 
 
+class StrayView(BaseModel):
+    """A VM with this installation's tag that no row of the master owns."""
+
+    cloud_id: str
+    pool: Pool
+    launched_at: datetime
+    found_at: datetime
+    held: str
+    """Why it waits for an admin; empty: it is being ended."""
+    next_at: datetime | None
+    """Its cloud did not end it, and is asked again then."""
+    error: str
+    """What the cloud answered."""
+
+
 class RefusalView(BaseModel):
     """How often one pool refused VMs of a job."""
 

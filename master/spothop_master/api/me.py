@@ -7,7 +7,7 @@ from importlib.metadata import version
 from fastapi import APIRouter
 
 from spothop_master.api import errors
-from spothop_master.api.deps import Reader
+from spothop_master.api.deps import Reader, ServicesDep
 
 router = APIRouter(tags=["master"])
 
@@ -20,6 +20,9 @@ def me(user: Reader) -> dict[str, str]:
 
 @router.get("/healthz", include_in_schema=False)
 @router.get("/api/v1/healthz")
-def healthz() -> dict[str, str]:
-    """The master answers. Needs no token, tells nothing else."""
-    return {"status": "ok", "version": version("spothop")}
+def healthz(services: ServicesDep) -> dict[str, str]:
+    """The master answers. Needs no token, and tells only whether an admin has to look at something:
+    `attention` names what."""
+    subjects = ", ".join(sorted(services.attention))
+    found = {"status": "ok", "version": version("spothop")}
+    return found | ({"attention": subjects} if subjects else {})

@@ -1,22 +1,30 @@
 """Ends what no row owns: each cloud's listing by owner tag against our rows.
 
 Rows that are `terminating` are the supervise loop's: it asks until the listing says they are over.
-When a VM without a living row may be ended is decided in `core.orphans`.
+When a VM without a living row may be ended is decided in `core.orphans`; what was found is in
+`strays`, where users see it, and where an admin says that those that are held may go.
+
+Each cloud is swept by itself (`sweep`), so that one that hangs delays no other one, and each VM has
+its own back-off: one that its cloud does not end keeps no other one alive.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
+from spothop.backoff import delay_s
 from spothop.wire import VmState
 from spothop_master.clouds.base import Cloud, CloudError, CloudVmState
-from spothop_master.clouds.watcher import CloudWatcher, Listing
+from spothop_master.clouds.watcher import ADAPTER_FAULT, CloudWatcher, Listing
 from spothop_master.core import orphans
-from spothop_master.core.orphans import Orphan
+from spothop_master.core.orphans import HoldLimits, Listed, Orphan
+from spothop_master.settings import MasterSettings
+from spothop_master.store import strays
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Event, VmRow
 
@@ -27,9 +35,19 @@ GRACE = timedelta(seconds=5)
 WAIT_S = 30.0
 """For one cloud's listing; a later answer is for the next pass."""
 
+BACKOFF_BASE_S, BACKOFF_MAX_S = 15.0, 600.0
+"""After a cloud has refused to end a VM."""
+
+
+def hold_limits(settings: MasterSettings) -> HoldLimits:
+    return HoldLimits(share=settings.stray_share, at_least=settings.strays_at_least)
+
 
 class Sweep:
-    """Remembers between passes what it saw; one pass at a time."""
+    """Remembers between passes what it saw. Clouds may be swept side by side; of one cloud, one
+    pass at a time. Make it before the loops begin to write: what is older tells whose database this
+    is.
+    """
 
     def __init__(
         self,
@@ -38,51 +56,137 @@ class Sweep:
         watcher: CloudWatcher,
         clock: Callable[[], datetime],
         *,
+        limits: HoldLimits,
+        attention: MutableMapping[str, str] | None = None,
         grace: timedelta = GRACE,
+        rng: random.Random | None = None,
     ) -> None:
         self._db = db
         self._clouds = clouds
         self._watcher = watcher
         self._clock = clock
+        self._limits = limits
+        self._attention = {} if attention is None else attention
         self._grace = grace
+        self._rng = rng or random.Random()  # only for jitter
         self._orphans: dict[str, dict[str, Orphan]] = {}
         self._looked_at: dict[str, datetime] = {}
         """When the listing that was looked at last began, by cloud."""
-        self._noted: set[tuple[str, str]] = set()
+        self._asked: set[tuple[str, str]] = set()
+        """Whose end the cloud has accepted: by cloud and id."""
+        self._clean: set[str] = set()
+        """Clouds of which no stray is known, and none written down."""
+        with db.read() as session:
+            self._written = strays.written(session, started_at=clock())
 
     def run_once(self) -> None:
-        """Every cloud; one that is away delays only itself."""
+        """Every cloud, one after the other."""
         for name in self._clouds:
-            self._watcher.ask_listing(name)
-        for name, cloud in self._clouds.items():
-            listing = self._watcher.fresh_listing(name, wait_s=WAIT_S)
-            if listing is None or listing.began_at == self._looked_at.get(name):
-                continue  # no new answer; looking twice at one listing proves nothing more
-            self._looked_at[name] = listing.began_at
-            self._sweep(name, cloud, listing)
+            self.sweep(name)
+
+    def sweep(self, name: str) -> None:
+        """One cloud; waits for its listing, `WAIT_S` at most."""
+        listing = self._watcher.fresh_listing(name, wait_s=WAIT_S)
+        if listing is None or listing.began_at == self._looked_at.get(name):
+            return  # no new answer; looking twice at one listing proves nothing more
+        self._looked_at[name] = listing.began_at
+        self._sweep(name, self._clouds[name], listing)
 
     def _sweep(self, name: str, cloud: Cloud, listing: Listing) -> None:
-        living = {vm.id: vm.token for vm in listing.vms if vm.state is not CloudVmState.TERMINATED}
+        living = {
+            vm.id: Listed(token=vm.token, pool=vm.pool, launched_at=vm.requested_at)
+            for vm in listing.vms
+            if vm.state is not CloudVmState.TERMINATED
+        }
         found = orphans.look(
             living,
-            self._rows(set(living.values())),
+            self._rows({vm.token for vm in living.values()}),
             self._orphans.get(name, {}),
             listed_at=listing.began_at,
         )
         self._orphans[name] = found
-        for orphan in orphans.to_terminate(found, grace=self._grace):
+        if not found and name in self._clean:
+            return
+        proven = orphans.to_terminate(found, grace=self._grace)
+        for orphan in self._to_end(name, found, proven, listed=len(living)):
             self._terminate(name, cloud, orphan)
+        if not found:
+            self._clean.add(name)
+        else:
+            self._clean.discard(name)
+
+    def _to_end(
+        self, name: str, found: Mapping[str, Orphan], proven: Sequence[Orphan], *, listed: int
+    ) -> list[Orphan]:
+        """Write down what was found; those that are to be ended now."""
+        now = self._clock()
+        fresh = [orphan for orphan in proven if (name, orphan.cloud_id) not in self._asked]
+        why = orphans.hold(fresh, listed=listed, limits=self._limits, written=self._written)
+        with self._db.begin() as session:
+            held_before = strays.held(session, name)
+            strays.keep_only(session, name, found.keys())
+            rows = [
+                strays.note(session, name, orphan, held=why if orphan in fresh else None, now=now)
+                for orphan in proven
+            ]
+            held = strays.held(session, name)
+            if held and not held_before:
+                text = f"{name}: {_many(len(held))} not ended: {held[0].held}; {HINT}"
+                log.warning("%s", text)
+                session.add(Event(at=now, kind="strays", text=text, data={"cloud": name}))
+            ready = {row.cloud_id for row in rows if row.may_end(now)}
+        subject = f"strays in {name}"
+        if held:
+            self._attention[subject] = held[0].held
+        else:
+            self._attention.pop(subject, None)
+        return [orphan for orphan in proven if orphan.cloud_id in ready]
 
     def _terminate(self, name: str, cloud: Cloud, orphan: Orphan) -> None:
-        """One that the cloud refuses to end keeps no other one alive."""
         try:
             cloud.terminate(orphan.cloud_id)
         except CloudError as error:
-            log.warning("cloud %s: orphan %s: %s; asking again", name, orphan.cloud_id, error)
-        except Exception:  # nor does a fault of the adapter
-            log.exception("cloud %s: orphan %s: asking again", name, orphan.cloud_id)
+            self._failed(name, orphan, str(error))
+        except Exception:  # a fault of the adapter
+            log.exception("cloud %s: orphan %s", name, orphan.cloud_id)
+            self._failed(name, orphan, ADAPTER_FAULT)
         else:
-            self._note(name, orphan)
+            self._ended(name, orphan)
+
+    def _failed(self, name: str, orphan: Orphan, error: str) -> None:
+        now = self._clock()
+        with self._db.begin() as session:
+            row = strays.get(session, name, orphan.cloud_id)
+            if row is None:  # another master saw it end
+                return
+            wait_s = delay_s(
+                row.failures + 1,
+                base_s=BACKOFF_BASE_S,
+                max_s=BACKOFF_MAX_S,
+                jitter=self._rng.random(),
+            )
+            text = f"{name} does not end VM {orphan.cloud_id}: {error}"
+            log.warning("%s; asking again in %.0f s", text, wait_s)
+            if row.error != error:
+                session.add(_event(orphan, text, cloud=name, now=now))
+            row.failures, row.error = row.failures + 1, error
+            row.next_at = now + timedelta(seconds=wait_s)
+
+    def _ended(self, name: str, orphan: Orphan) -> None:
+        """The cloud accepted it; it is asked for again until the listing agrees. Told once a VM."""
+        if (name, orphan.cloud_id) in self._asked:
+            return
+        self._asked.add((name, orphan.cloud_id))
+        with self._db.begin() as session:
+            if (stray := strays.get(session, name, orphan.cloud_id)) is not None:
+                stray.failures, stray.error, stray.next_at = 0, "", None
+            row = session.scalar(select(VmRow).where(VmRow.token == orphan.token))
+            why = "its row is over" if row else "no row has its token"
+            text = f"terminating {name} VM {orphan.cloud_id}: {why}"
+            event = _event(orphan, text, cloud=name, now=self._clock())
+            if row is not None:
+                event.job_id, event.vm_id = row.job_id, row.id
+            session.add(event)
 
     def _rows(self, tokens: set[str]) -> dict[str, VmState]:
         with self._db.read() as session:
@@ -91,21 +195,19 @@ class Sweep:
             ).all()
         return {row[0]: VmState(row[1]) for row in found}
 
-    def _note(self, cloud: str, orphan: Orphan) -> None:
-        """Once a VM; the termination itself is asked for again until the listing agrees."""
-        if (cloud, orphan.cloud_id) in self._noted:
-            return
-        self._noted.add((cloud, orphan.cloud_id))
-        with self._db.begin() as session:
-            row = session.scalar(select(VmRow).where(VmRow.token == orphan.token))
-            why = "its row is over" if row else "no row has its token"
-            session.add(
-                Event(
-                    at=self._clock(),
-                    job_id=row.job_id if row else None,
-                    vm_id=row.id if row else None,
-                    kind="orphan",
-                    text=f"terminating {cloud} VM {orphan.cloud_id}: {why}",
-                    data={"cloud": cloud, "cloud_id": orphan.cloud_id},
-                )
-            )
+
+HINT = "`spothop vms --strays` lists them, `spothop vms --end-strays` ends them"
+
+
+def _many(count: int) -> str:
+    return (
+        "1 VM that no row owns is held,"
+        if count == 1
+        else f"{count} VMs that no row owns are held,"
+    )
+
+
+def _event(orphan: Orphan, text: str, *, cloud: str, now: datetime) -> Event:
+    return Event(
+        at=now, kind="orphan", text=text, data={"cloud": cloud, "cloud_id": orphan.cloud_id}
+    )

@@ -340,6 +340,34 @@ class BackOffRow(Base):
     detail: Mapped[str] = mapped_column(Text, default="")
 
 
+class Stray(Base):
+    """A VM with our tag that no row owns, as the sweep last saw it."""
+
+    __tablename__ = "strays"
+    cloud: Mapped[str] = mapped_column(String(32), primary_key=True)
+    cloud_id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    region: Mapped[str] = mapped_column(String(64))
+    zone: Mapped[str] = mapped_column(String(64))
+    vm_type: Mapped[str] = mapped_column(String(64))
+    spot: Mapped[bool]
+    launched_at: Mapped[datetime]
+    found_at: Mapped[datetime]
+    held: Mapped[str] = mapped_column(Text, default="")
+    """Why it is not ended; empty: it is."""
+    end_wanted_at: Mapped[datetime | None]
+    """When an admin said that it goes, whatever speaks against it."""
+    failures: Mapped[int] = mapped_column(default=0)
+    """In a row, of asking for its end; feeds the back-off."""
+    next_at: Mapped[datetime | None]
+    """Not asked again before this moment."""
+    error: Mapped[str] = mapped_column(Text, default="")
+    """What the cloud answered last."""
+
+    def may_end(self, now: datetime) -> bool:
+        allowed = not self.held or self.end_wanted_at is not None
+        return allowed and (self.next_at is None or self.next_at <= now)
+
+
 class Checkpoint(Base):
     """A copy of what the chain in storage says; the chain is the truth (I1)."""
 

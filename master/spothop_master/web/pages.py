@@ -18,9 +18,9 @@ from spothop.eventlog import EventFilter
 from spothop.wire import EndReason, JobDetail
 from spothop_master import pools
 from spothop_master.problems import ApiError
-from spothop_master.security import Principal
+from spothop_master.security import Principal, Role
 from spothop_master.services import Services
-from spothop_master.store import event_views, job_views, lookup, metrics, vm_views
+from spothop_master.store import event_views, job_views, lookup, metrics, strays, vm_views
 from spothop_master.web import chart, format, session
 
 router = APIRouter(include_in_schema=False)
@@ -120,7 +120,8 @@ def vms_page(request: Request, user: Viewer) -> HTMLResponse:
     now = services.clock()
     with services.db.read() as db:
         vms = vm_views.vm_views(db, owner_id=user.sees_owner, now=now)
-    return _page("vms.html", user=user, vms=vms, now=now)
+        found = strays.views(db) if user.role is Role.ADMIN else []
+    return _page("vms.html", user=user, vms=vms, strays=found, now=now)
 
 
 @router.get("/pools", response_class=HTMLResponse)

@@ -42,20 +42,44 @@ def vms(
     cloud: Annotated[
         str | None, typer.Option(metavar="CLOUD", help="Only VMs of this cloud.")
     ] = None,
+    strays: Annotated[
+        bool,
+        typer.Option("--strays", help="Those that no job owns, though they have the master's tag."),
+    ] = False,
+    end_strays: Annotated[
+        bool,
+        typer.Option("--end-strays", help="Let the master end the strays that it holds."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List VMs, newest first.
 
-    Those that are over stay in the list; at most 200 are shown.
+    Those that are over stay in the list; at most 200 are shown. Strays are for admins: the master
+    ends them by itself, unless they are so many, or so old, that its database may be the wrong one.
 
     Example: spothop vms --job mnist-small --state running
     """
+    from spothop.cli import strays as stray_views
     from spothop.cli import views
 
     session = session_of(context)
+    if strays or end_strays:
+        if job is not None or state is not None:
+            raise typer.BadParameter("strays belong to no job and have no state")
+        with session.client() as client:
+            if end_strays:
+                found = stray_views.end(session, client, cloud=cloud, sure=yes)
+            else:
+                found = [row for row in client.strays() if cloud in (None, row.pool.cloud)]
+        if as_json:
+            print_json([row.model_dump(mode="json") for row in found])
+        elif strays or found:
+            stray_views.table(session.console(), found, now=session.now())
+        return
     with session.client() as client:
-        found = client.vms(job=job, state=state, cloud=cloud)
+        listed = client.vms(job=job, state=state, cloud=cloud)
     if as_json:
-        print_json([vm.model_dump(mode="json") for vm in found])
+        print_json([vm.model_dump(mode="json") for vm in listed])
     else:
-        views.vms(session.console(), found, now=session.now(), of_jobs=True)
+        views.vms(session.console(), listed, now=session.now(), of_jobs=True)
