@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from spothop.jobspec import NOT_YET, SECTIONS, JobSpec
 __all__ = ["FieldProblem", "JobFileError", "JobSpec", "json_schema", "load", "parse", "read_yaml"]
 
 MAX_FILE_BYTES = 1_000_000
+MOST_PROBLEMS = 20
+"""That are told of one file."""
+LONGEST_KEY = 100
+"""Of an unknown key, that is compared with those we know."""
 _NAMES_A_VALUE = re.compile("found undefined alias|could not determine a constructor for the tag")
 
 
@@ -45,10 +50,11 @@ class FieldProblem:
 
 
 class JobFileError(Exception):
-    """The job file cannot be used; `problems` has every reason."""
+    """The job file cannot be used; `problems` has the reasons, the first `MOST_PROBLEMS`."""
 
     def __init__(self, problems: list[FieldProblem]) -> None:
-        super().__init__("; ".join(map(str, problems)))
+        texts = [*map(str, problems), *["there may be more"] * (len(problems) == MOST_PROBLEMS)]
+        super().__init__("; ".join(texts))
         self.problems = problems
 
 
@@ -67,14 +73,16 @@ def load(path: Path) -> JobSpec:
 
 def parse(mapping: Mapping[Any, Any]) -> JobSpec:
     """Check a mapping; raises `JobFileError` with all problems in it."""
-    problems = list(_key_problems(mapping))
+    problems = list(islice(_key_problems(mapping), MOST_PROBLEMS))
+    if len(problems) == MOST_PROBLEMS:  # nobody reads more, and each costs a search
+        raise JobFileError(problems)
     try:
         spec = JobSpec.model_validate(dict(mapping))
     except ValidationError as error:
         listed = {problem.field for problem in problems}
         found = (_problem(d) for d in error.errors(include_url=False) if d["type"] not in _OWN)
         problems += [problem for problem in found if problem.field not in listed]
-        raise JobFileError(problems) from None
+        raise JobFileError(problems[:MOST_PROBLEMS]) from None
     if problems:
         raise JobFileError(problems)
     return spec
@@ -178,7 +186,7 @@ def _unknown(
     field: str, key: str, value: object, known: Sequence[str], later: Sequence[str]
 ) -> FieldProblem:
     """The hint names only keys that are taken: those for later would be refused, too."""
-    near = difflib.get_close_matches(key, [*known, *later], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key[:LONGEST_KEY], [*known, *later], n=1, cutoff=0.5)
     if not near:
         hint = f"known keys: {', '.join(known)}"
     else:

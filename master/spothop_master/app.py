@@ -46,6 +46,7 @@ from spothop_master.api import (
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.api import users as user_routes
 from spothop_master.api.browsers import Browsers
+from spothop_master.api.callers import Callers
 from spothop_master.api.sync_calls import SyncCalls
 from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
@@ -124,9 +125,8 @@ def create_app(
     app = FastAPI(title="spothop master", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services = services
     app.add_middleware(SyncCalls, syncs=services.syncs)  # inside the guard: it is added first
-    app.add_middleware(
-        guard.Guard, max_body_bytes=settings.max_body_bytes, unlimited="/api/v1/bundles/"
-    )
+    app.add_middleware(Callers, services=services)
+    app.add_middleware(guard.Guard, limit_of=guard.limits(settings.max_body_bytes))
     app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
     machines = (
         me,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import stat
-from collections.abc import Iterator, MutableMapping
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +370,47 @@ def test_a_client_that_goes_away_in_the_middle_is_no_failure(
 def test_bodies_have_a_limit(tmp_path: Path) -> None:
     with HttpMaster(tmp_path, max_body_bytes=100) as master:
         problem(master.post(JOBS, json={"spec": "x" * 200}), 413, "body_too_large")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [
+        (JOBS, 1024 * 1024),
+        ("/agent/v1/join", 64 * 1024),
+        ("/agent/v1/sync", 2 * 1024 * 1024),
+        ("/login", 64 * 1024),
+        ("/nothing", 64 * 1024),
+    ],
+)
+def test_each_route_has_a_limit_of_its_own(
+    master: HttpMaster, path: str, limit: int, announced: bool
+) -> None:
+    session = master.joined().session if path.endswith("sync") else None
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"x" * (limit + 1)
+
+    content = b"x" * (limit + 1) if announced else parts()
+    answer = master.post(path, content=content, token=session)
+    if path == "/nothing" and not announced:
+        assert answer.status_code == 404  # nobody reads it
+    else:
+        problem(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize("path", [JOBS, "/api/v1/plan", "/agent/v1/sync"])
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_nothing_is_read_of_strangers(master: HttpMaster, path: str, token: str) -> None:
+    read = False
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal read
+        read = True
+        yield b"{}"
+
+    assert master.post(path, content=parts(), token=token).status_code == 401
+    assert not read
 
 
 # --- looking ------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_a_method_that_a_route_does_not_take_is_405_with_those_it_takes(agent: H
             assert set(answer.headers["allow"].split(", ")) == takes, f"{method} {path}"
 
 
-BAD_BODIES = (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", b'"x"')
+BAD_BODIES = (b"", b"{", b"\xff\xfe", b"[" * 60_000, b"[]", b"null", b'"x"')
 
 
 def test_a_body_that_is_no_message_is_422(agent: HttpAgent) -> None:

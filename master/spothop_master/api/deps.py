@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
+from starlette.types import Scope
 
 from spothop_master.problems import ApiError, read_only
 from spothop_master.security import Principal, trust
@@ -53,12 +54,30 @@ def token_in(authorization: str) -> str:
 Bearer = Annotated[str, Depends(TokenScheme())]
 
 
-def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:
-    """The user of the token. A plain function: FastAPI runs it in a thread."""
+def principal_of(services: Services, token: str) -> Principal:
+    """The user of the token, or 401. Reads the database: call it from a thread."""
     principal = services.whose(token)
     if principal is None:
         raise ApiError(401, "bad_token", "no user has this token", UNAUTHORIZED)
-    trust(request.scope)
+    return principal
+
+
+_CALLER = "spothop.caller"
+
+
+def remember(scope: Scope, principal: Principal) -> None:
+    """For the routes of this request: who sent it."""
+    trust(scope)
+    scope[_CALLER] = principal
+
+
+def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:
+    """The user of the token. A plain function: FastAPI runs it in a thread."""
+    known = request.scope.get(_CALLER)
+    if isinstance(known, Principal):
+        return known
+    principal = principal_of(services, token)
+    remember(request.scope, principal)
     return principal
 
 

@@ -15,6 +15,7 @@ from starlette.routing import Match
 
 from spothop.jobfile import JobFileError
 from spothop.wire import Problem
+from spothop_master.api.guard import TOO_LARGE, TOO_LARGE_HINT
 from spothop_master.problems import ApiError
 
 AUTHENTICATE = {"WWW-Authenticate": "Bearer"}  # RFC 9110, section 11.6.1: a 401 carries it
@@ -103,6 +104,5 @@ def _of_http(error: HTTPException, request: Request) -> ApiError:
             405, "wrong_method", f"{asked}: this route takes another method", "see /openapi.json"
         )
     if error.status_code == 413:
-        hint = "send less at once, or raise the master's max_body_bytes"
-        return ApiError(413, "body_too_large", str(error.detail), hint)
+        return ApiError(413, TOO_LARGE, str(error.detail), TOO_LARGE_HINT)
     return ApiError(error.status_code, "refused", f"{asked}: {error.detail}", "see /openapi.json")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from collections.abc import Callable
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,13 +21,35 @@ from spothop.wire import Problem
 log = logging.getLogger(__name__)
 
 
-class Guard:
-    """ASGI middleware. `unlimited`: path prefix whose route limits its bodies itself."""
+KIB = 1024
+LIMITS = (
+    ("/api/v1/bundles/", None),  # its route limits them itself
+    ("/api/", 1024 * KIB),
+    ("/agent/v1/logs", 8 * 1024 * KIB),
+    ("/agent/v1/sync", 2 * 1024 * KIB),
+    ("", 64 * KIB),
+)
+"""Of a body, in bytes, by the beginning of the path; the first that fits counts."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int, unlimited: str) -> None:
+LimitOf = Callable[[str], int | None]
+
+
+def limits(most: int) -> LimitOf:
+    """`LIMITS`, and never more than `most`."""
+
+    def limit_of(path: str) -> int | None:
+        found = next(limit for prefix, limit in LIMITS if path.startswith(prefix))
+        return found if found is None else min(found, most)
+
+    return limit_of
+
+
+class Guard:
+    """ASGI middleware. `limit_of`: how large a path's body may be; None does not limit it."""
+
+    def __init__(self, app: ASGIApp, *, limit_of: LimitOf) -> None:
         self._app = app
-        self._limit = max_body_bytes
-        self._unlimited = unlimited
+        self._limit_of = limit_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,9 +62,13 @@ class Guard:
             started = started or message["type"] == "http.response.start"
             await send(message)
 
-        limited = not scope["path"].startswith(self._unlimited)
+        limit = self._limit_of(scope["path"])
         try:
-            await self._app(scope, self._counted(receive) if limited else receive, watched)
+            if limit is not None and _announced(scope) > limit:
+                await answer(watched, 413, _too_large(limit))
+            else:
+                limited = receive if limit is None else _counted(receive, limit)
+                await self._app(scope, limited, watched)
         except ClientDisconnect:  # nobody is left to answer, and nothing is wrong here
             log.debug("%s %s: the client went away", scope["method"], scope["path"])
         except Exception:  # any bug of a handler: the user gets its number, the log its trace
@@ -49,19 +77,38 @@ class Guard:
             if not started:
                 await answer(send, 500, _internal(trace))
 
-    def _counted(self, receive: Receive) -> Receive:
-        seen = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:
-                # of this class, because FastAPI makes a 400 of all others while it reads a body
-                raise HTTPException(413, f"the request has more than {self._limit} bytes")
-            return message
+def _announced(scope: Scope) -> int:
+    """The size of the body, by its header; 0 where that says nothing that could be read."""
+    text = Headers(scope=scope).get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
-        return counted
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            # of this class, because FastAPI makes a 400 of all others while it reads a body
+            raise HTTPException(413, _too_large_text(limit))
+        return message
+
+    return counted
+
+
+TOO_LARGE = "body_too_large"
+TOO_LARGE_HINT = "send less at once, or raise the master's max_body_bytes"
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(error=TOO_LARGE, message=_too_large_text(limit), hint=TOO_LARGE_HINT)
+
+
+def _too_large_text(limit: int) -> str:
+    return f"the request has more than {limit} bytes"
 
 
 def _internal(trace: str) -> Problem:
