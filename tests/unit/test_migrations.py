@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from fakes.old_database import at, contents, fill, release_1, revision
+from spothop_master.store import observations
 from spothop_master.store.db import Database
 from spothop_master.store.migrating import MigrationRefused
-from spothop_master.store.schema import Attempt, Base
+from spothop_master.store.schema import Attempt, Base, VmRow
 from support.database import write_migrated
 
 
@@ -239,3 +240,55 @@ def test_rows_of_refused_launches_become_counts(old: Database) -> None:
     assert [event["vm_id"] for event in after["events"]] == ["vm-1", None]
     for name in set(before) - {"vms", "events"}:
         assert after[name] == before[name]
+# --- sums ---------------------------------------------------------------------------------------
+
+
+def test_what_was_observed_before_is_in_the_sums(old: Database) -> None:
+    zone = {"cloud": "aws", "region": "us", "zone": "us-a", "vm_type": "gpu", "spot": True}
+    life = {**zone, "kind": "life", "evidence": "notice"}
+    save = {"kind": "save", "job_id": "hops", "vm_id": "vm-1"}
+    fill(old, {
+        "observations": [
+            {"id": 11, **life, "value": 2.0, "vm_id": "vm-11", "at": at(7)},
+            {"id": 12, **life, "value": 3.5, "vm_id": "vm-12", "at": at(5)},
+            {"id": 13, **life, "value": 8.0, "vm_id": "vm-13", "censored": True, "at": at(9)},
+            {"id": 14, **save, "value": 0.5, "n": 2},
+            {"id": 15, **save, "value": 1.5, "n": 3},
+            {"id": 16, **save, "value": 9.0, "n": 3, "censored": True, "attempt": 2},
+            {"id": 17, "kind": "save", "value": 9.0, "vm_id": "vm-9"},
+        ]
+    })  # fmt: skip
+    before, shape = contents(old), schema_of(old)
+    old.migrate("0011")
+    after = contents(old)
+    of_zone = [row for row in after["zone_sums"] if row["zone"] == "us-a"]
+    newest = [row.pop("newest_at") for row in of_zone]
+    assert of_zone == [
+        {**life, "censored": False, "count": 2, "total": 5.5},
+        {**life, "censored": True, "count": 1, "total": 8.0},
+    ]
+    assert newest == [at(7).replace(tzinfo=None), at(9).replace(tzinfo=None)]
+    assert after["job_sums"] == [
+        {"job_id": "hops", "kind": "save", "censored": False, "count": 2, "total": 2.0},
+        {"job_id": "hops", "kind": "save", "censored": True, "count": 1, "total": 9.0},
+    ]
+    assert after["observations"] == before["observations"]
+    old.downgrade("0002")
+    assert schema_of(old) == shape
+
+
+def test_each_observation_is_added_to_its_sums_once(db: Database) -> None:
+    db.migrate()
+    job = {"id": "j", "owner_id": 1, "submit_token": "t", "state": "running"}
+    vm_1 = {"id": "vm-1", "job_id": "j", "dialect": "aws", "state": "running"}
+    fill(db, {"users": [{"id": 1, "name": "u", "role": "user"}], "jobs": [job], "vms": [vm_1]})
+    for value in (2.0, 2.0, 4.0):
+        with db.begin() as session:
+            vm = session.get_one(VmRow, "vm-1")
+            observations.add(session, vm, "save", value, n=int(value), now=at(1))
+            observations.add(session, vm, "life", value, attempt=int(value), now=at(9 - value))
+    rows = contents(db)
+    assert [(row["count"], row["total"]) for row in rows["job_sums"]] == [(2, 6.0)]
+    (zone,) = rows["zone_sums"]
+    assert (zone["count"], zone["total"]) == (2, 6.0)
+    assert zone["newest_at"] == at(7).replace(tzinfo=None)

@@ -131,7 +131,7 @@ def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | N
     saved = session.execute(
         select(Checkpoint.step, Checkpoint.committed_at)
         .where(Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number)
-        .order_by(Checkpoint.step.desc())
+        .order_by(Checkpoint.n.desc())
         .limit(1)
     ).first()
     if saved is None:

@@ -101,8 +101,8 @@ def end(
 
 def hangs(session: Session, job_id: str) -> int:
     """Attempts that hung, in a row: since the newest checkpoint."""
-    committed = select(func.max(Checkpoint.committed_at)).where(Checkpoint.job_id == job_id)
-    since = session.scalar(committed)
+    committed = select(Checkpoint.committed_at).where(Checkpoint.job_id == job_id)
+    since = session.scalar(committed.order_by(Checkpoint.n.desc()).limit(1))
     hung = select(func.count()).where(
         Attempt.job_id == job_id, Attempt.reason == EndReason.HANG.value
     )

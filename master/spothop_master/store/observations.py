@@ -11,11 +11,23 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from sqlalchemy import select
+from sqlalchemy import Connection, case, event, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from spothop.wire import Pool, SaveKind
-from spothop_master.store.schema import Attempt, Checkpoint, Observation, Place, VmRow
+from spothop_master.store.schema import (
+    REGION,
+    SUMMED_BY_JOB,
+    SUMMED_BY_ZONE,
+    Attempt,
+    Checkpoint,
+    JobSum,
+    Observation,
+    Place,
+    VmRow,
+    ZoneSum,
+)
 
 
 class Priors(Protocol):
@@ -89,25 +101,67 @@ def add(
     )
     if session.scalar(known) is not None:
         return
-    session.add(
-        Observation(
-            kind=kind,
-            cloud=vm.cloud,
-            region=vm.region,
-            zone=vm.zone,
-            vm_type=vm.vm_type,
-            spot=vm.spot,
-            value=value,
-            censored=censored,
-            evidence=evidence,
-            job_id=vm.job_id,
-            vm_id=vm.id,
-            attempt=attempt,
-            n=n,
-            at=now,
-        )
+    row = Observation(
+        kind=kind,
+        cloud=vm.cloud,
+        region=vm.region,
+        zone=vm.zone,
+        vm_type=vm.vm_type,
+        spot=vm.spot,
+        value=value,
+        censored=censored,
+        evidence=evidence,
+        job_id=vm.job_id,
+        vm_id=vm.id,
+        attempt=attempt,
+        n=n,
+        at=now,
     )
+    session.add(row)
     session.flush()
+
+
+@event.listens_for(Observation, "after_insert")
+def _sum_up(_mapper: object, connection: Connection, row: Observation) -> None:
+    """In the transaction of the observation, so that sums and rows agree, whoever wrote it."""
+    if row.kind in SUMMED_BY_ZONE:
+        key = {
+            name: getattr(row, name) for name in (*REGION, "zone", "kind", "censored", "evidence")
+        }
+        newest_at = case((ZoneSum.newest_at < row.at, row.at), else_=ZoneSum.newest_at)
+        _add_to(connection, ZoneSum, key, row, newest_at=(row.at, newest_at))
+    elif row.kind in SUMMED_BY_JOB and row.job_id is not None:
+        _add_to(
+            connection,
+            JobSum,
+            {name: getattr(row, name) for name in ("job_id", "kind", "censored")},
+            row,
+        )
+
+
+def _add_to(
+    connection: Connection,
+    model: type[ZoneSum] | type[JobSum],
+    key: Mapping[str, object],
+    row: Observation,
+    **more: tuple[object, object],
+) -> None:
+    """One statement: on PostgreSQL another transaction may make the same row at the same moment.
+    `more`: a column's first value, and its later one."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    first = {
+        **key,
+        "count": 1,
+        "total": row.value,
+        **{name: each[0] for name, each in more.items()},
+    }
+    later = {
+        "count": model.count + 1,
+        "total": model.total + row.value,
+        **{name: each[1] for name, each in more.items()},
+    }
+    statement = insert(model).values(first)
+    connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_=later))
 
 
 def preparation(session: Session, vm: VmRow, *, now: datetime) -> None:

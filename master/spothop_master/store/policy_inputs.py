@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.policy import Measures
 from spothop.policy.hazard import Hazard
 from spothop.policy.savetimes import RECENT, estimate
 from spothop.wire import Pool
-from spothop_master.store.schema import Attempt, Observation
+from spothop_master.store.schema import Attempt, JobSum, Observation
 from spothop_master.store.statistics import Statistics
 
 
@@ -71,15 +71,14 @@ def read(
 
 def _of_job(session: Session, job_id: str | None) -> tuple[float | None, float | None]:
     """Mean delta and beta of the job, where it has any."""
-    means: dict[str, float] = {}
-    if job_id is not None:
-        rows = session.execute(
-            # no condition but the job: with others SQLite takes the index of the pools
-            select(Observation.kind, Observation.censored, func.avg(Observation.value))
-            .where(Observation.job_id == job_id)
-            .group_by(Observation.kind, Observation.censored)
+    if job_id is None:
+        return None, None
+    rows = session.execute(
+        select(JobSum.kind, JobSum.total, JobSum.count).where(
+            JobSum.job_id == job_id, JobSum.censored.is_(False)
         )
-        means = {kind: float(mean) for kind, censored, mean in rows if not censored}
+    )
+    means = {kind: total / count for kind, total, count in rows}
     return means.get("save"), means.get("backup")
 
 

@@ -45,6 +45,14 @@ from spothop_master.store.columns import BigId, UtcDateTime, Whole, one_of
 OBSERVATIONS = ("life", "allocation", "preparation", "save", "backup", "step", "emergency")
 """What is measured."""
 
+SUMMED_BY_ZONE = ("life", "allocation", "preparation", "emergency")
+SUMMED_BY_JOB = ("save", "backup")
+
+_EVIDENCE = ("", *Evidence, "no_notice")
+
+REGION = ("cloud", "region", "vm_type", "spot")
+"""The columns of a region: the unit of statistics."""
+
 
 class Base(DeclarativeBase):
     metadata = MetaData(
@@ -249,6 +257,12 @@ class Place(Base):
 class VmRow(Base):
     __tablename__ = "vms"
     __table_args__ = (
+        Index(
+            "ix_vms_not_ended",  # those alive in a region, however many there were before
+            *("cloud", "region", "vm_type", "spot", "zone", "running_at"),
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
         one_of("dialect", Dialect),
         one_of("state", VmState),
         one_of("reason", VmReason),
@@ -372,9 +386,14 @@ class Checkpoint(Base):
     """A copy of what the chain in storage says; the chain is the truth (I1)."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("job_id", "n"), one_of("kind", SaveKind))
+    __table_args__ = (
+        UniqueConstraint("job_id", "n"),
+        Index("ix_checkpoints_job_id_attempt_n", "job_id", "attempt", "n"),
+        Index("ix_checkpoints_job_id_kind_n", "job_id", "kind", "n"),
+        one_of("kind", SaveKind),
+    )
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     attempt: Mapped[int]
     n: Mapped[int] = mapped_column(Whole)
     step: Mapped[int] = mapped_column(Whole)
@@ -390,9 +409,13 @@ class Event(Base):
     """The one event log: written in the same transaction as the change it tells of."""
 
     __tablename__ = "events"
+    __table_args__ = (
+        Index("ix_events_job_id_id", "job_id", "id"),
+        Index("ix_events_job_id_kind_id", "job_id", "kind", "id"),
+    )
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     at: Mapped[datetime]
-    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"))
     vm_id: Mapped[str | None] = mapped_column(ForeignKey("vms.id"))
     attempt: Mapped[int | None]
     kind: Mapped[str] = mapped_column(String(32))
@@ -422,10 +445,11 @@ class Observation(Base):
 
     __tablename__ = "observations"
     __table_args__ = (
-        Index("ix_observations_pool", "kind", "cloud", "region", "zone", "vm_type", "spot"),
+        Index("ix_observations_region_at", *("kind", *REGION, "at")),
+        Index("ix_observations_job_id_kind", "job_id", "kind"),
         UniqueConstraint("kind", "vm_id", "attempt", "n"),
         one_of("kind", OBSERVATIONS),
-        one_of("evidence", ("", *Evidence, "no_notice")),
+        one_of("evidence", _EVIDENCE),
     )
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
@@ -437,12 +461,43 @@ class Observation(Base):
     value: Mapped[float]
     censored: Mapped[bool] = mapped_column(default=False)
     evidence: Mapped[str] = mapped_column(String(24), default="")
-    job_id: Mapped[str | None] = mapped_column(String(80), index=True)
+    job_id: Mapped[str | None] = mapped_column(String(80))
     vm_id: Mapped[str] = mapped_column(String(64))
     attempt: Mapped[int] = mapped_column(default=0)
     n: Mapped[int] = mapped_column(Whole, default=0)
     """Chain number for saves and backups: makes a replay harmless."""
     at: Mapped[datetime]
+
+
+class ZoneSum(Base):
+    """The observations of one kind in one zone, added up as they were written: reading them costs
+    the same after a year, and old rows may go. Kinds: `SUMMED_BY_ZONE`."""
+
+    __tablename__ = "zone_sums"
+    __table_args__ = (one_of("kind", SUMMED_BY_ZONE), one_of("evidence", _EVIDENCE))
+    cloud: Mapped[str] = mapped_column(String(32), primary_key=True)
+    region: Mapped[str] = mapped_column(String(64), primary_key=True)
+    vm_type: Mapped[str] = mapped_column(String(64), primary_key=True)
+    spot: Mapped[bool] = mapped_column(primary_key=True)
+    zone: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    censored: Mapped[bool] = mapped_column(primary_key=True)
+    evidence: Mapped[str] = mapped_column(String(24), primary_key=True)
+    count: Mapped[int]
+    total: Mapped[float]
+    newest_at: Mapped[datetime]
+
+
+class JobSum(Base):
+    """The same of one job. Kinds: `SUMMED_BY_JOB`."""
+
+    __tablename__ = "job_sums"
+    __table_args__ = (one_of("kind", SUMMED_BY_JOB),)
+    job_id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    censored: Mapped[bool] = mapped_column(primary_key=True)
+    count: Mapped[int]
+    total: Mapped[float]
 
 
 class Injection(Base):
