@@ -57,6 +57,7 @@ from spothop_master.logs import Logs
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
+from spothop_master.loops.retention import Retention
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.problems import ApiError
@@ -77,9 +78,12 @@ THREADS = 16
 SYNCS_PER_ANSWER = 11.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
 
-LOOPS = 3
+LOOPS = 4
 """Slow loops that the scheduler starts, each in a thread while it works; and one for each cloud, so
 that a cloud that hangs delays no other one."""
+
+FIRST_RETENTION = timedelta(minutes=1)
+"""From the start, when there is most to do."""
 
 MACHINES = ("/api/", "/agent/")
 """Paths whose errors are JSON; people look at all others."""
@@ -249,6 +253,21 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
     contacts = Contacts(services.db, services.heartbeats)
+    retention = Retention(
+        services.db,
+        settings,
+        logs=services.logs,
+        bundles=services.bundles,
+        sessions=services.sessions,
+        clock=clock,
+        rest=services.stopping.wait,
+    )
+    scheduler.add_job(
+        retention.run_once,
+        "interval",
+        seconds=settings.retention.every_s,
+        next_run_time=utc_now() + FIRST_RETENTION,
+    )
     for run, every_s in (
         *((partial(sweep.sweep, cloud), settings.sweep_every_s) for cloud in services.clouds),
         (prices.run_once, settings.supervise_every_s),

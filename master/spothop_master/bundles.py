@@ -6,10 +6,13 @@ exists is complete, and two uploads of one bundle at the same time are harmless.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import secrets
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -82,6 +85,14 @@ class Upload:
         self._aside.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BundleFile:
+    """One file, and when it was uploaded or asked for last."""
+
+    bytes: int
+    used_at: datetime
+
+
 class Bundles:
     """All bundles that this master has."""
 
@@ -96,9 +107,46 @@ class Bundles:
         path = self._folder / _checked(sha256)
         return path if path.is_file() else None
 
+    def use(self, sha256: str) -> bool:
+        """Whether it is there; if so it stays for a while, because whoever asks may be about to
+        submit a job that needs it. Raises `BadBundleName`."""
+        path = self.path(sha256)
+        if path is None:
+            return False
+        try:
+            os.utime(path)
+        except FileNotFoundError:  # removed at this moment
+            return False
+        return True
+
+    def files(self) -> dict[str, BundleFile]:
+        """By SHA-256; uploads that nobody finished count too, under their own names."""
+        found: dict[str, BundleFile] = {}
+        for path in self._folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # renamed or removed at this moment
+                found[path.name] = _file(path)
+        return found
+
+    def remove(self, name: str, known: BundleFile) -> bool:
+        """One of `files`, as it was there; not if somebody used it meanwhile."""
+        path = self._folder / name
+        try:
+            if _file(path) != known:
+                return False
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def upload(self, sha256: str) -> Upload:
         """Raises `BadBundleName`."""
         return Upload(self._folder, _checked(sha256), self._limit)
+
+
+def _file(path: Path) -> BundleFile:
+    known = path.stat()
+    used_at = datetime.fromtimestamp(known.st_mtime, timezone.utc)
+    return BundleFile(bytes=known.st_size, used_at=used_at)
 
 
 def _checked(sha256: str) -> str:

@@ -13,15 +13,20 @@ how much is missing, and the offset behind the hole.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 4096
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
+
+_REMOVED = "removed"
+"""The file in a job's folder that says why its logs are gone."""
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -99,10 +104,48 @@ class Logs:
         text = piece.data.decode("utf-8", "replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def _path(self, job: str, attempt: int, node: int = 0) -> Path:
+    def newest_tail(self, job: str, attempts: Iterable[int]) -> str:
+        """Of the newest attempt that wrote any, or why there is none any more."""
+        tails = (self.tail(job, attempt) for attempt in sorted(attempts, reverse=True))
+        return next((tail for tail in tails if tail), "") or self.removed(job)
+
+    def folders(self) -> dict[str, int]:
+        """Bytes of each job's logs; 0 for those that were removed."""
+        return {path.name: self.bytes_of(path.name) for path in self._folder.iterdir()}
+
+    def bytes_of(self, job: str) -> int:
+        """Of all logs of a job, as they are on the disk."""
+        total = 0
+        for path in self._of(job).glob("*.log"):
+            with contextlib.suppress(FileNotFoundError):
+                known = path.stat()  # where the beginning was dropped, the file has a hole
+                total += min(known.st_size, 512 * known.st_blocks)
+        return total
+
+    def remove(self, job: str, text: str) -> None:
+        """All logs of a job; `text` is what is shown in their place."""
+        folder = self._of(job)
+        with self._lock:
+            aside = folder / f".{_REMOVED}"
+            aside.write_text(f"{text}\n", encoding="utf-8")
+            aside.replace(folder / _REMOVED)  # first: a log that is half gone says so too
+            for path in folder.glob("*.log"):
+                path.unlink(missing_ok=True)
+
+    def removed(self, job: str) -> str:
+        """Why the logs of this job are gone, in words; empty while they are not."""
+        try:
+            return (self._of(job) / _REMOVED).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return ""
+
+    def _of(self, job: str) -> Path:
         if not _SAFE.fullmatch(job):
             raise ValueError(f"{job!r} cannot name a log folder")
-        old = self._folder / job / f"{attempt:d}.log"
+        return self._folder / job
+
+    def _path(self, job: str, attempt: int, node: int = 0) -> Path:
+        old = self._of(job) / f"{attempt:d}.log"
         return old if node == 0 and old.exists() else old.with_name(f"{attempt:d}-{node:d}.log")
 
 

@@ -39,6 +39,32 @@ class SettingsError(Exception):
         self.hint = hint
 
 
+class Retention(BaseModel):
+    """What is kept for how long, and how much of it. What a job needs that has not ended is kept
+    whatever these say. Ages in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_s: float = Field(default=21_600, gt=0)
+    """How often it is looked for what may go."""
+    metrics_full_s: float = Field(default=86_400, gt=0)
+    """Up to this age every value of a metric stays, then one in ten."""
+    metrics_tenth_s: float = Field(default=2_592_000, gt=0)
+    """From this age on one in a hundred: 30 days."""
+    events_s: float = Field(default=2_592_000, gt=0)
+    """Events of work that goes on (saves, phases, messages): 30 days. Changes of states stay."""
+    observations_s: float = Field(default=2_592_000, gt=0)
+    """Measured figures that are in the sums: 30 days, or longer while the statistics read them."""
+    logs_s: float = Field(default=7_776_000, gt=0)
+    """Logs of a job, from its end: 90 days."""
+    logs_bytes: float = Field(default=20e9, gt=0)
+    """Of all logs; beyond it those go first whose jobs ended first."""
+    bundles_s: float = Field(default=2_592_000, gt=0)
+    """Code bundles, from the end of the last job that used one, or its last upload: 30 days."""
+    bundles_bytes: float = Field(default=20e9, gt=0)
+    """Of all bundles; beyond it the ones that were used longest ago go first."""
+
+
 class MasterSettings(BaseModel):
     """How one master runs. Durations in seconds, sizes in bytes, prices in USD an hour."""
 
@@ -128,6 +154,9 @@ class MasterSettings(BaseModel):
     max_body_bytes: int = Field(default=8 * 1024**2, gt=0)
     """Limit of every request but a bundle's."""
 
+    retention: Retention = Field(default_factory=Retention)
+    """From the environment as `name=number,name=number`, such as `logs_s=864000`."""
+
     chaos: str = ""
     """For tests of this program only: `<point>=kill`, see `chaos`; each strikes once per home."""
 
@@ -156,6 +185,18 @@ class MasterSettings(BaseModel):
             if not folder.is_absolute():
                 raise ValueError(f"{folder} is no absolute path")
         return tuple(folders)
+
+    @field_validator("retention", mode="before")
+    @classmethod
+    def _section(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        unknown = {name.strip() for name, _, _ in pairs} - set(Retention.model_fields)
+        if unknown:
+            known = ", ".join(Retention.model_fields)
+            raise ValueError(f"no {sorted(unknown)[0]!r} in it; it has {known}")
+        return {name.strip(): number.strip() for name, _, number in pairs}
 
     @model_validator(mode="before")
     @classmethod

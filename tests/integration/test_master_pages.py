@@ -282,3 +282,20 @@ def test_what_was_lost_is_at_least_so_much_where_vms_ended_without_a_word(
         for place in session.scalars(select(Place)):
             place.exit_code = 0
     assert "at least" not in page(master, f"/jobs/{sample_rows.GPT}")
+
+
+def test_what_was_thinned_or_deleted_is_said_where_it_was(master: HttpMaster) -> None:
+    path, logs = f"/jobs/{sample_rows.GPT}", f"/api/v1/jobs/{sample_rows.GPT}/logs"
+    assert "thinned after" not in page(master, path)
+    master.clock.advance(90_000)
+    gone = "this log (5 MB) was deleted on 2027-01-01: old"
+    master.services.logs.remove(sample_rows.GPT, gone)
+    shown = page(master, path)
+    assert "thinned after 1 d: one value in ten, after 30 d one in a hundred" in shown
+    assert gone in shown
+    answer = master.get(logs)
+    assert answer.text == f"{gone}\n"
+    assert answer.headers["x-complete"] == "true"
+    followed = master.get(logs, params={"offset": 5_000_000})
+    assert (followed.text, followed.headers["x-next-offset"]) == ("", "5000000")
+    assert master.get(f"/api/v1/jobs/{sample_rows.GPT}").json()["log_tail"] == gone

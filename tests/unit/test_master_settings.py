@@ -11,7 +11,7 @@ import pytest
 
 from spothop_master import home
 from spothop_master import program as main
-from spothop_master.settings import MasterSettings, SettingsError, read_settings
+from spothop_master.settings import MasterSettings, Retention, SettingsError, read_settings
 
 
 def test_defaults_follow_from_the_home(tmp_path: Path) -> None:
@@ -126,3 +126,21 @@ def test_the_calls_at_once_are_set_cloud_by_cloud(tmp_path: Path) -> None:
     for bad in ("local", "local=0", "=3"):
         with pytest.raises(SettingsError, match="cloud_calls"):
             read_settings({"SPOTHOP_MASTER_CLOUD_CALLS": bad}, {"home": tmp_path})
+
+
+def test_the_section_on_retention_comes_from_one_variable(tmp_path: Path) -> None:
+    environ = {"SPOTHOP_MASTER_RETENTION": "logs_s=864000, logs_bytes=5e9"}
+    found = read_settings(environ, {"home": tmp_path}).retention
+    assert (found.logs_s, found.logs_bytes) == (864_000, 5e9)
+    assert found.bundles_s == Retention().bundles_s
+
+
+@pytest.mark.parametrize("text", ["logs=3", "logs_s=soon", "logs_s=-1", "logs_s"])
+def test_a_wrong_section_on_retention_names_what_is_wrong(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SettingsError, match="retention"):
+        read_settings({"SPOTHOP_MASTER_RETENTION": text}, {"home": tmp_path})
+
+
+def test_every_setting_of_retention_stands_in_its_document() -> None:
+    told = (Path(__file__).resolve().parents[2] / "docs" / "retention.md").read_text("utf-8")
+    assert [name for name in Retention.model_fields if f"`{name}`" not in told] == []

@@ -240,6 +240,8 @@ def test_rows_of_refused_launches_become_counts(old: Database) -> None:
     assert [event["vm_id"] for event in after["events"]] == ["vm-1", None]
     for name in set(before) - {"vms", "events"}:
         assert after[name] == before[name]
+
+
 # --- sums ---------------------------------------------------------------------------------------
 
 

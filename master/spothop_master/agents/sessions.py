@@ -8,6 +8,7 @@ told by `forget`, and a master that was not told finds out with the next report,
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -67,6 +68,13 @@ class Sessions:
             self._known = {k: v for k, v in self._known.items() if v.vm != vm_id}
             self._acked.pop(vm_id, None)
             self._nodes = {k: v for k, v in self._nodes.items() if k[0] != vm_id}
+
+    def keep(self, vm_ids: Collection[str]) -> None:
+        """Forget all other VMs: another master may have seen their ends."""
+        with self._lock:
+            self._known = {k: v for k, v in self._known.items() if v.vm in vm_ids}
+            self._acked = {k: v for k, v in self._acked.items() if k in vm_ids}
+            self._nodes = {k: v for k, v in self._nodes.items() if k[0] in vm_ids}
 
     def acknowledge(self, vm_id: str, seq: int) -> None:
         """Every report of the VM up to `seq` is in the database."""

@@ -39,6 +39,7 @@ async def put_bundle(
 def head_bundle(sha256: str, services: ServicesDep, user: Reader) -> Response:
     """200 when the master has it, else 404."""
     try:
+        services.bundles.use(sha256)
         path = services.bundles.path(sha256)
     except bundles.BadBundleName as error:
         raise _problem(error) from None

@@ -138,7 +138,7 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
             env_values=user.may_see_values(job.owner_id),
         )
     numbers = [attempt.number for attempt in detail.attempts]
-    tail = newest_log_tail(services, detail.id, numbers)
+    tail = services.logs.newest_tail(detail.id, numbers)
     return detail.model_copy(update={"log_tail": tail})
 
 
@@ -179,14 +179,6 @@ def _want(session: Session, job: Job, wanted: Wanted, services: Services) -> Non
         raise ApiError(409, "job_is_over", fact, hint) from None
 
 
-def newest_log_tail(services: Services, job_id: str, numbers: list[int]) -> str:
-    """Of the newest attempt that wrote any. Reads files: never inside a session."""
-    for number in sorted(numbers, reverse=True):
-        if tail := services.logs.tail(job_id, number):
-            return tail
-    return ""
-
-
 def _view(services: Services, session: Session, job: Job) -> JobView:
     now, url = services.clock(), services.settings.storage_url
     return job_views.views_of(session, [job], now=now, storage_url=url)[0]
@@ -194,7 +186,7 @@ def _view(services: Services, session: Session, job: Job) -> JobView:
 
 def _has_bundle(services: Services, sha256: str) -> bool:
     try:
-        return services.bundles.path(sha256) is not None
+        return services.bundles.use(sha256)
     except bundles.BadBundleName:
         return False
 

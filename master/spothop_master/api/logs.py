@@ -87,9 +87,17 @@ def _look(
         number = _newest_with_log(services, job_id, node, sorted(over, reverse=True))
     elif number not in over:
         raise _no_such_attempt(job_id, number, node, over)
+    if gone := services.logs.removed(job_id):
+        return _instead(number, f"{gone}\n".encode(), offset)
     piece = services.logs.read(job_id, number, node, offset=offset)
     at_end = piece.next_offset >= services.logs.size(job_id, number, node)
     return Chunk(attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over))
+
+
+def _instead(number: int, text: bytes, offset: int) -> Chunk:
+    """What stands in the place of a log that was deleted."""
+    end = max(offset, len(text))  # who followed the log up to there does not begin anew
+    return Chunk(attempt=number, piece=Piece(data=text[offset:], next_offset=end), complete=True)
 
 
 def _no_such_attempt(job_id: str, number: int, node: int, known: Iterable[int]) -> ApiError:

@@ -23,6 +23,9 @@ CONNECTIONS, KEPT = 80, 5
 """More than there are threads that ask (40 of the server's, 12 of the agents', and those of the
 loops and clouds), so that nobody waits for one that somebody slow holds; and so many stay open."""
 
+_INCREMENTAL = 2
+"""SQLite's number for the mode in which free pages can be given back."""
+
 
 class Database:
     """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL."""
@@ -91,6 +94,37 @@ class Database:
         `MigrationRefused` as `migrate` does."""
         return migrating.revision(self.engine)
 
+    def can_shrink(self) -> bool:
+        """SQLite's file has free pages that `shrink` gives back. Files that were made before it
+        could use them for what comes, and keep their size."""
+        if not self.single_master:
+            return False  # PostgreSQL does that by itself
+        with self.engine.connect() as connection:
+            free = connection.exec_driver_sql("PRAGMA freelist_count").scalar()
+            mode = connection.exec_driver_sql("PRAGMA auto_vacuum").scalar()
+        return bool(free) and mode == _INCREMENTAL
+
+    def shrink(self, pages: int) -> None:
+        """Give so many free pages of SQLite's file back."""
+        with self._turn, self._writes.begin() as connection:
+            cursor = connection.connection.cursor()  # it answers a row without columns a page
+            cursor.execute(f"PRAGMA incremental_vacuum({pages:d})")
+            cursor.fetchall()
+            cursor.close()
+
+    def bytes(self) -> tuple[int, int]:
+        """What the database takes, and how much of that is free for what comes; 0 where it cannot
+        say."""
+        with self.engine.connect() as connection:
+            if not self.single_master:
+                query = "SELECT pg_database_size(current_database())"
+                return int(connection.exec_driver_sql(query).scalar() or 0), 0
+            page, pages, free = (
+                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+        return page * pages, page * free
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -99,6 +133,9 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver begins nothing by itself; `_begin_sqlite` does
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
+    if cursor.execute("PRAGMA page_count").fetchone() == (0,):
+        # only a new file listens, but any other would be locked for it
+        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from spothop_master import pools
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal, Role
 from spothop_master.services import Services
+from spothop_master.settings import Retention
 from spothop_master.store import event_views, job_views, lookup, metrics, strays, vm_views
 from spothop_master.web import chart, format, session
 
@@ -107,7 +108,8 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
         now=now,
         metric=metric,
         events=events[::-1],
-        log_tail=_log_tail(services, job),
+        log_tail=services.logs.newest_tail(job.id, [each.number for each in job.attempts]),
+        thinned=_words_of_thinning(services.settings.retention, since=job.submitted_at, now=now),
         chart=chart.line_chart(series, _preempted_at(job)),
         lanes=_lanes(job, now),
         recent=RECENT,
@@ -160,6 +162,18 @@ def error_page(error: ApiError) -> HTMLResponse:
     return _page("error.html", status=error.status, user=None, problem=error.problem)
 
 
+def _words_of_thinning(retention: Retention, *, since: datetime, now: datetime) -> str:
+    """What a curve that began at `since` lacks by now; empty while it lacks nothing."""
+    full = timedelta(seconds=retention.metrics_full_s)
+    if now - since < full:
+        return ""
+    return (
+        f"thinned after {duration(retention.metrics_full_s)}: one value in ten, "
+        f"after {duration(retention.metrics_tenth_s)} one in a hundred; the first, the last, "
+        "the lowest and the highest stay"
+    )
+
+
 def _services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
@@ -188,10 +202,3 @@ def _lanes(job: JobDetail, now: datetime) -> list[chart.Lane]:
         start=job.submitted_at,
         end=job.ended_at or now,
     )
-
-
-def _log_tail(services: Services, job: JobDetail) -> str:
-    for attempt in reversed(job.attempts):
-        if tail := services.logs.tail(job.id, attempt.number):
-            return tail
-    return ""
