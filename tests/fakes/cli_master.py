@@ -20,9 +20,11 @@ from spothop.wire import (
     AttemptView,
     CheckpointView,
     Dialect,
+    DiskView,
     EventView,
     Insurance,
     JobDetail,
+    JobDisk,
     PlanReply,
     Pool,
     PoolPlan,
@@ -150,9 +152,18 @@ class FakeMaster:
             "POST /jobs": job(),
             "GET /jobs": [job()],
             "GET /vms": [vm()],
+            "GET /disk": DiskView(
+                database=12_000_000,
+                database_free=3_000_000,
+                logs=9_000_000,
+                bundles=2_000_000,
+                largest=[JobDisk(job=JOB, log_bytes=8_000_000)],
+            ),
             f"POST /jobs/{JOB}/cancel": job(),
             f"POST /jobs/{JOB}/preempt": vm(),
         }
+        if route == "GET /me":
+            return httpx.Response(200, json={"name": "admin", "role": "admin"})
         if route in answers:
             return reply(answers[route])
         message = f"nothing at {route}"

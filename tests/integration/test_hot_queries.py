@@ -84,6 +84,7 @@ def look_at_everything(master: HttpMaster, job: str) -> None:
         f"{JOBS}/{job}/logs",
         f"/api/v1/vms?job={job}",
         "/api/v1/pools",
+        "/api/v1/disk",
         f"/jobs/{job}",
         "/pools",
     ):

@@ -616,3 +616,16 @@ def test_preempt_refuses_what_makes_no_sense(master: HttpMaster) -> None:
     assert problem(answer, 422, "invalid_request").field == "notice_s"
     answer = master.post(f"/api/v1/vms/{agent.vm}/preempt", json={"notice_s": 1e300})
     assert problem(answer, 422, "invalid_request").field == "notice_s"
+
+
+def test_disk_tells_the_totals_and_names_only_jobs_that_one_sees(master: HttpMaster) -> None:
+    ann, bob = master.user("ann"), master.user("bob")
+    job = master.submit(token=ann)["id"]
+    master.services.logs.append(job, 1, offset=0, data=b"x" * 10)
+    seen = {name: master.get("/api/v1/disk", token=name).json() for name in (ann, bob)}
+    assert seen[ann]["largest"] == [{"job": job, "log_bytes": 10}]
+    assert seen[bob]["largest"] == []
+    for told in seen.values():
+        assert (told["logs"], told["bundles"]) == (10, len(BUNDLE))
+        assert told["database"] > told["database_free"] >= 0
+    assert master.get(f"{JOBS}/{job}", token=ann).json()["log_bytes"] == 10

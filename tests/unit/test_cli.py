@@ -423,3 +423,17 @@ def test_a_closed_pipe_ends_quietly() -> None:
         ["bash", "-c", command], capture_output=True, text=True, check=False, env=environment
     )
     assert done.stderr == ""
+
+
+def test_status_says_who_asks_and_what_the_master_keeps(cli: Cli) -> None:
+    assert cli("status") == 0, cli.err
+    assert [" ".join(line.split()) for line in cli.out.splitlines()] == [
+        "you admin (admin)",
+        "disk 23 MB in all",
+        "database 12 MB (3 MB of it free)",
+        "logs 9 MB",
+        "bundles 2 MB",
+        f"largest log {JOB} 8 MB",
+    ]
+    assert cli("status", "--json") == 0, cli.err
+    assert json.loads(cli.out)["disk"]["database_free"] == 3_000_000

@@ -64,6 +64,7 @@ def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
         "events": ["events", JOB],
         "vms": ["vms"],
         "pools": ["pools"],
+        "status": ["status"],
         "plan": ["plan", str(file)],
         "submit": ["submit", str(file), "--yes", "--detach"],
         "cancel": ["cancel", JOB],
@@ -71,7 +72,7 @@ def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
     }
 
 
-SHOWN = ["cancel", "events", "jobs", "plan", "pools", "preempt", "show", "submit", "vms"]
+SHOWN = ["cancel", "events", "jobs", "plan", "pools", "preempt", "show", "status", "submit", "vms"]
 
 
 def check(text: str, width: int = 80) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.console import Console
@@ -26,6 +26,7 @@ from spothop.figures import (
 )
 from spothop.wire import (
     AttemptView,
+    DiskView,
     EventView,
     JobDetail,
     JobView,
@@ -50,6 +51,20 @@ OLD_OFFER_S = 300.0
 def place(pool: Pool | None) -> str:
     """The one spelling of a pool, `aws/us-east-1a/p3.2xlarge/spot`; as in the master's settings."""
     return str(pool) if pool is not None else NOTHING
+
+
+def status(console: Console, me: Mapping[str, str], disk: DiskView) -> None:
+    total = disk.database + disk.logs + disk.bundles
+    free = f" ({size(disk.database_free)} of it free)" if disk.database_free else ""
+    facts = [
+        ("you", f"{me['name']} ({me['role']})"),
+        ("disk", f"{size(total)} in all"),
+        ("database", f"{size(disk.database)}{free}"),
+        ("logs", size(disk.logs)),
+        ("bundles", size(disk.bundles)),
+    ]
+    facts += [("largest log", f"{each.job} {size(each.log_bytes)}") for each in disk.largest]
+    print_facts(console, facts)
 
 
 def pools(console: Console, list_: Sequence[PoolView]) -> None:
@@ -265,6 +280,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("lost", lost(job)),
         ("cost", cost(job)),
         ("storage", job.storage.url),
+        ("logs", f"{size(job.log_bytes)} kept"),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]
     if job.unprotected is not None:

@@ -27,6 +27,7 @@ from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
 from spothop.sdk.http import Http
 from spothop.wire import (
     JOB_ENDED,
+    DiskView,
     EventView,
     InjectionView,
     InjectRequest,
@@ -200,6 +201,9 @@ class Client:
         return self._http.read(
             list[StrayView], self._http.send("POST", "/strays/end", params=params)
         )
+    def disk(self) -> DiskView:
+        """What the master keeps, in bytes."""
+        return self._http.read(DiskView, self._http.send("GET", "/disk"))
 
     def pools(self) -> list[PoolView]:
         """Every pool that is offered, with its price and what was measured of it."""

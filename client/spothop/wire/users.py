@@ -108,6 +108,25 @@ class InjectionView(BaseModel):
     """Why it ended."""
 
 
+class JobDisk(BaseModel):
+    """What one job takes of the master's disk."""
+
+    job: str
+    log_bytes: int
+
+
+class DiskView(BaseModel):
+    """What the master keeps, in bytes."""
+
+    database: int
+    database_free: int
+    """Of it, free for what comes: left by what was deleted."""
+    logs: int
+    bundles: int
+    largest: list[JobDisk]
+    """The jobs with the largest logs, of those that the asker may see."""
+
+
 class PoolView(BaseModel):
     """What is known of one pool. Restart and notices are those of its VM type in the region."""
 
@@ -318,7 +337,9 @@ class JobDetail(JobView):
     injection: InjectionView | None = None
     """The newest one, under way or over."""
     log_tail: str
-    """The last lines of the newest attempt's log."""
+    """The last lines of the newest attempt's log, or why there is none any more."""
+    log_bytes: int = 0
+    """What the logs of all attempts take of the master's disk."""
 
 
 class EventView(BaseModel):

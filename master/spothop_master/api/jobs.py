@@ -139,7 +139,8 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
         )
     numbers = [attempt.number for attempt in detail.attempts]
     tail = services.logs.newest_tail(detail.id, numbers)
-    return detail.model_copy(update={"log_tail": tail})
+    size = services.logs.bytes_of(detail.id)
+    return detail.model_copy(update={"log_tail": tail, "log_bytes": size})
 
 
 @router.get("/{ref}/events", responses=errors.answers(404, 409))

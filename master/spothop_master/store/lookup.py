@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from spothop.wire import JOB_ENDED
 from spothop_master.store.schema import Job
+
+IN_ONE_QUERY = 500
+"""Values; databases limit them."""
 
 SHOWN = 5
 """Jobs that an ambiguous name lists."""
@@ -42,6 +47,13 @@ def find_job(session: Session, ref: str, *, owner_id: int | None) -> Job:
     if newest is None:
         raise NoSuchJob(f"no job {ref!r}")
     return newest
+
+
+def seen(session: Session, ids: Sequence[str], owner_id: int | None) -> list[str]:
+    """Those of these jobs that one may see, in their order; of the first hundreds."""
+    some = ids[:IN_ONE_QUERY]
+    found = set(session.scalars(select(Job.id).where(Job.id.in_(some), *visible_to(owner_id))))
+    return [job_id for job_id in some if job_id in found]
 
 
 def visible_to(owner_id: int | None) -> list[ColumnElement[bool]]:

@@ -109,6 +109,7 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
         metric=metric,
         events=events[::-1],
         log_tail=services.logs.newest_tail(job.id, [each.number for each in job.attempts]),
+        log_bytes=services.logs.bytes_of(job.id),
         thinned=_words_of_thinning(services.settings.retention, since=job.submitted_at, now=now),
         chart=chart.line_chart(series, _preempted_at(job)),
         lanes=_lanes(job, now),

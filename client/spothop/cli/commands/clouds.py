@@ -1,4 +1,4 @@
-"""What the clouds offer, and what runs there."""
+"""What the clouds offer, what runs there, and what the master itself keeps."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ def pools(context: typer.Context, as_json: JsonOption = False) -> None:
         print_json([pool.model_dump(mode="json") for pool in found])
     else:
         views.pools(session.console(), found)
+
+
+def status(context: typer.Context, as_json: JsonOption = False) -> None:
+    """Show whose token this is, and what the master keeps on its disk.
+
+    Example: spothop status
+    """
+    from spothop.cli import views
+
+    session = session_of(context)
+    with session.client() as client:
+        me, disk = client.me(), client.disk()
+    if as_json:
+        print_json({"me": me, "disk": disk.model_dump(mode="json")})
+    else:
+        views.status(session.console(), me, disk)
 
 
 def vms(
