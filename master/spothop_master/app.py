@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
-from importlib.metadata import version
 from functools import partial
+from importlib.metadata import version
 
 from apscheduler.executors.pool import ThreadPoolExecutor as SchedulerThreads
 from apscheduler.schedulers.asyncio import AsyncIOScheduler

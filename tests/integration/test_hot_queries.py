@@ -16,7 +16,7 @@ from fakes.http_master import HttpAgent, HttpMaster
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
-from spothop_master.loops.sweep import Sweep
+from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.store import pool_figures
 from spothop_master.store.schema import (
     REGION,
@@ -94,7 +94,8 @@ def look_at_everything(master: HttpMaster, job: str) -> None:
 
 def run_loops(master: HttpMaster) -> None:
     services = master.services
-    Sweep(services.db, services.clouds, services.watcher, master.clock).run_once()
+    limits = hold_limits(services.settings)
+    Sweep(services.db, services.clouds, services.watcher, master.clock, limits=limits).run_once()
     Prices(services.db, services.watcher).run_once()
     Injector(services.db, services.clouds, master.clock).run_once()
     Contacts(services.db, services.heartbeats).run_once()

@@ -51,7 +51,7 @@ def full_scans(db: Database, statement: Statement, tables: set[str]) -> list[str
     """The steps of its plan that read one of these tables from end to end.
 
     A partial index holds only what matters (living VMs), so that going through it is no full scan;
-    nor is going along an index in the order that is asked for, up to a LIMIT.
+    nor is going along an index, or along all rows, in the order that is asked for, up to a LIMIT.
     """
     with db.engine.connect() as connection:
         raw: Any = connection.connection.dbapi_connection
@@ -72,7 +72,8 @@ def full_scans(db: Database, statement: Statement, tables: set[str]) -> list[str
         scan = re.match(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?", step)
         if scan is None or re.sub(r"_\d+$", "", scan[1]) not in tables:
             continue
-        if scan[2] is None or (scan[2] not in partial and not limited):
+        ends = limited and (scan[2] is not None or "WHERE" not in statement.text.upper())
+        if scan[2] not in partial and not ends:
             found.append(step)
     return found
 

@@ -261,7 +261,7 @@ def test_what_was_observed_before_is_in_the_sums(old: Database) -> None:
         ]
     })  # fmt: skip
     before, shape = contents(old), schema_of(old)
-    old.migrate("0011")
+    old.migrate("0012")
     after = contents(old)
     of_zone = [row for row in after["zone_sums"] if row["zone"] == "us-a"]
     newest = [row.pop("newest_at") for row in of_zone]

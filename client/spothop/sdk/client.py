@@ -201,6 +201,7 @@ class Client:
         return self._http.read(
             list[StrayView], self._http.send("POST", "/strays/end", params=params)
         )
+
     def disk(self) -> DiskView:
         """What the master keeps, in bytes."""
         return self._http.read(DiskView, self._http.send("GET", "/disk"))
