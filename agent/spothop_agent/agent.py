@@ -26,6 +26,8 @@ from spothop.wire import (
     FenceDirective,
     InsuranceDirective,
     JoinRequest,
+    LogChunk,
+    LogState,
     PhaseReport,
     ReleaseDirective,
     StopDirective,
@@ -210,6 +212,7 @@ class Agent:
             self._final_sync,
             (self._context, self._attempt),
         )
+        self._link.on_log = self._on_log
         link = self._link.run(self._spool, self._sync_request, self._on_directives)
         disk, logs = self._tend_disk(), self._shipping.failure()
         concerns = (self._attempts(), self._notices.run(), disk, logs)
@@ -238,6 +241,7 @@ class Agent:
             assignment, self._next = self._next, None
             await self._threads.disk(shutil.rmtree, self._context.paths.work, ignore_errors=True)
             self._state.assign(assignment)
+            self._attempt.shipper.alight()
             self._begin()
             self._notices.hand_over(self._context, self._attempt)
 
@@ -277,11 +281,17 @@ class Agent:
     # --- the master -----------------------------------------------------------------------------
 
     def _sync_request(self) -> SyncRequest:
+        rides = self._attempt.shipper.ride()
         return SyncRequest(
             vm=self._state.now.vm,
             attempt=self._attempt.number,
             heartbeat=self._attempt.heartbeat(),
+            log=LogChunk.of(self._attempt.number, *rides) if rides else None,
         )
+
+    def _on_log(self, state: LogState) -> None:
+        if state.attempt == self._attempt.number:
+            self._attempt.shipper.landed(state.next_offset, follow=state.follow)
 
     def _on_directives(self, directives: list[AnyDirective]) -> None:
         for directive in directives:

@@ -3,6 +3,10 @@
 The master names the offset that it wants next; whatever it has lost is sent again. At most one
 chunk is in memory, and a pause after each full one leaves the line to the syncs and the backups.
 
+A log that grows slowly rides in the syncs (`ride`), because a call of its own costs the master as
+much as a sync does. It is sent by itself while somebody reads along, when more has come than rides
+in one sync, and to a master that takes none with its syncs.
+
 A log that is longer than its limit loses its beginning: a hole is left there (`wrapper.trim`), and
 all offsets stay. What was lost before it was shipped is one line in the master's log, which says
 how much. From there on the master's offsets and ours differ; `Gaps` knows by how much.
@@ -22,6 +26,7 @@ from pydantic import RootModel, ValidationError
 
 from spothop.backoff import delay_s
 from spothop.eventlog import AGENT_LINE
+from spothop.wire import RIDE_BYTES
 from spothop_agent.master_link import LinkError
 from spothop_agent.paths import write_atomic
 from spothop_agent.wrapper import first_data, trim
@@ -29,6 +34,8 @@ from spothop_agent.wrapper import first_data, trim
 CHUNK = 256 * 1024
 LOOK_S = 0.5
 """How often a quiet log is looked at."""
+FOLLOW_S = 2.0
+"""At most so often it is sent by itself for somebody who reads along."""
 FULL_CHUNK_PAUSE_S = 0.1
 """At most 2.5 MB/s."""
 BACKOFF_CAP_S = 15.0
@@ -68,6 +75,32 @@ class LogShipper:
         self._known = False
         """The master has named an offset since this agent started."""
         self._turn = asyncio.Lock()
+        self._rides = False
+        """In the syncs, of which this master takes it."""
+        self._follow = False
+
+    def ride(self) -> tuple[int, bytes] | None:
+        """The offset and the bytes that go with the next sync. None: nothing, or they go by
+        themselves."""
+        if not self._rides or self._turn.locked() or self._backlog() > RIDE_BYTES:
+            return None
+        try:
+            chunk = self._chunk(RIDE_BYTES) if self._known else b""
+        except OSError as error:
+            _log.debug("log of %s: %s", self._path.parent.name, error)
+            return None
+        return (self._offset, chunk) if chunk or not self._known else None
+
+    def landed(self, next_offset: int | None, *, follow: bool) -> None:
+        """What a sync's answer says of the log, whether any of it rode there or not."""
+        self._rides, self._follow = True, follow
+        if next_offset is not None:
+            with suppress(OSError):  # of a log that is not there yet
+                self._go_on_at(next_offset)
+
+    def alight(self) -> None:
+        """The syncs speak of another attempt from now on: what is left goes by itself."""
+        self._rides = self._follow = False
 
     async def run(self) -> None:
         """Ship for ever; ends by cancellation."""
@@ -75,9 +108,10 @@ class LogShipper:
         while True:
             try:
                 self._trim()
-                full = await self.ship()
+                full = self._goes_by_itself() and await self.ship()
                 failures = 0
-                await asyncio.sleep(FULL_CHUNK_PAUSE_S if full else LOOK_S)
+                rest_s = FOLLOW_S if self._rides else LOOK_S
+                await asyncio.sleep(FULL_CHUNK_PAUSE_S if full else rest_s)
             except (LinkError, OSError) as error:
                 failures += 1
                 _log.debug("log of %s: %s", self._path.parent.name, error)
@@ -92,13 +126,25 @@ class LogShipper:
             chunk = self._chunk() if self._known else b""
             if self._known and not chunk:
                 return False
-            before = self._offset
-            wanted = await self._send(before, chunk)
-            # A master may ask for what it has lost, but not for what is not there yet.
-            end = self._gaps.end(self._path.stat().st_size)
-            self._offset = min(wanted, end)
-            first, self._known = not self._known, True
+            before, first = self._offset, not self._known
+            end = self._go_on_at(await self._send(before, chunk))
             return first or before != self._offset < end
+
+    def _goes_by_itself(self) -> bool:
+        return not self._rides or self._follow or self._backlog() > RIDE_BYTES
+
+    def _backlog(self) -> int:
+        """Bytes that the master does not have yet."""
+        try:
+            return self._gaps.end(self._path.stat().st_size) - self._offset
+        except OSError:
+            return 0
+
+    def _go_on_at(self, wanted: int) -> int:
+        """A master may ask for what it has lost, but not for what is not there yet: the end."""
+        end = self._gaps.end(self._path.stat().st_size)
+        self._offset, self._known = min(wanted, end), True
+        return end
 
     async def flush(self, within_s: float) -> None:
         """Send what there is; gives up when the master is away or the time is over."""
@@ -116,14 +162,14 @@ class LogShipper:
         with open(self._path, "r+b") as file:
             trim(file.fileno(), self._limit)
 
-    def _chunk(self) -> bytes:
+    def _chunk(self, most: int = CHUNK) -> bytes:
         """What comes at the offset that the master wants: of our log, or the line of a gap."""
         line, at = self._gaps.place(self._offset)
         if line:
-            return line
+            return line[:most]
         with open(self._path, "rb") as file:
             file.seek(at)
-            data = file.read(CHUNK)
+            data = file.read(most)
             # Looked at after the reading: it may have become a hole before.
             there = first_data(file.fileno(), at)
             if not data or there == at:

@@ -18,10 +18,12 @@ from pydantic import ValidationError
 
 from spothop.backoff import delay_s
 from spothop.wire import (
+    LOGS_RIDE,
     AnyDirective,
     JoinReply,
     JoinRequest,
     LogReply,
+    LogState,
     Problem,
     SyncReply,
     SyncRequest,
@@ -138,6 +140,8 @@ class MasterLink:
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self.over = asyncio.Event()
+        self.on_log: Callable[[LogState], None] = lambda state: None
+        """Gets what a sync's answer says of the log; an older master says nothing."""
 
     def use_session(self, session: str) -> None:
         self._client.headers["Authorization"] = f"Bearer {session}"
@@ -175,10 +179,14 @@ class MasterLink:
         """Sync until the VM is over."""
         failures = 0
         unknown_since: float | None = None
+        urgent = False
         while not self.over.is_set():
             self._wake.clear()
             try:
-                pause = await self.sync(spool, request(), on_directives)
+                message = request()
+                if urgent:  # a notice is not held up by a log
+                    message = message.model_copy(update={"log": None})
+                pause = await self.sync(spool, message, on_directives)
                 failures, unknown_since = 0, None
             except VmOver as error:
                 _log.warning("%s", error)
@@ -192,7 +200,8 @@ class MasterLink:
                 unknown_since = (unknown_since or now) if isinstance(error, Unknown) else None
                 if unknown_since is not None and now - unknown_since > UNKNOWN_SESSION_S:
                     self.over.set()
-            if await self._pause(pause):
+            urgent = await self._pause(pause)
+            if urgent:
                 failures = max(
                     failures - 1, 0
                 )  # a pause that was cut short does not lengthen the next
@@ -220,11 +229,15 @@ class MasterLink:
             fewer = request.reports[: len(request.reports) // 2]
             request = request.model_copy(update={"reports": fewer})
             content = request.model_dump_json().encode()
-        response = await self._post("/agent/v1/sync", content=content)
+        headers = {"Content-Type": "application/json", LOGS_RIDE: "1"}
+        response = await self._post("/agent/v1/sync", content=content, headers=headers)
         try:
-            return SyncReply.model_validate_json(response.content)
+            reply = SyncReply.model_validate_json(response.content)
         except ValidationError as error:
             raise MasterAway(f"sync reply is not readable: {error}") from error
+        if reply.log is not None:
+            self.on_log(reply.log)
+        return reply
 
     async def _pause(self, seconds: float) -> bool:
         """True when something urgent ended it."""

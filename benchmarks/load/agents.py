@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from load.fleet import STEP_S, Member
+from spothop.wire import LOGS_RIDE, LogChunk
 
 PROTOCOL_LINE = "HTTP/1.1 "
 COMMIT_EVERY = 12
@@ -71,8 +72,6 @@ class Agent:
             took_s = time.monotonic() - began
             self.seen.latencies_ms.append(took_s * 1000)
             self.seen.late += took_s > plan.every_s
-            if plan.logs:
-                await self._log()
             next_at = max(next_at + plan.every_s, time.monotonic())
 
     async def _at(self, moment: float) -> None:
@@ -99,19 +98,16 @@ class Agent:
         for report in reports:
             self.seq += 1
             envelopes.append({"seq": self.seq, "age_s": 0.1, "attempt": 1, "report": report})
-        body = {"vm": self.member.vm, "attempt": 1, "reports": envelopes}
+        body: dict[str, Any] = {"vm": self.member.vm, "attempt": 1, "reports": envelopes}
+        if self.plan.logs:
+            body["log"] = LogChunk.of(1, self.log_size, LINE * 10).model_dump()
         answer = await self._post("/agent/v1/sync", json.dumps(body).encode())
         if answer is None:
             return
+        if self.plan.logs:
+            self.log_size = answer["log"]["next_offset"]
         if answer["ack_seq"] != self.seq:
             self.seen.failed.append(f"acknowledged {answer['ack_seq']}, sent {self.seq}")
-
-    async def _log(self) -> None:
-        data = LINE * 10
-        path = f"/agent/v1/logs?attempt=1&offset={self.log_size}"
-        answer = await self._post(path, data)
-        if answer is not None:
-            self.log_size = answer["next_offset"]
 
     async def _post(self, path: str, body: bytes) -> dict[str, Any] | None:
         try:
@@ -127,7 +123,7 @@ class Agent:
         reader, writer = self.streams
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer "
-            f"{self.member.session}\r\nContent-Type: application/json\r\n"
+            f"{self.member.session}\r\n{LOGS_RIDE}: 1\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)

@@ -22,6 +22,7 @@ from starlette.responses import Response
 
 from spothop.chaos import Chaos
 from spothop_master import home
+from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import Buckets, VmLimits
@@ -53,6 +54,7 @@ from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.followers import Followers
 from spothop_master.logs import Logs
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
@@ -191,6 +193,8 @@ def make_services(
         reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
     )
     progress = ProgressWriter(db, clock, names=limits.names)
+    logs, followers = Logs(settings.home / "logs", limit=settings.max_log_bytes), Followers()
+    agent_logs = AgentLogs(db, sessions, logs)
     syncs = Syncs(
         db,
         settings,
@@ -201,6 +205,8 @@ def make_services(
         threads=threads,
         progress=progress,
         limits=limits,
+        logs=agent_logs,
+        followers=followers,
         clock=clock,
     )
     return Services(
@@ -214,9 +220,11 @@ def make_services(
         statistics=statistics,
         agent_threads=threads,
         syncs=syncs,
+        agent_logs=agent_logs,
+        followers=followers,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
-        logs=Logs(settings.home / "logs", limit=settings.max_log_bytes),
+        logs=logs,
         limits=limits,
         clock=clock,
     )

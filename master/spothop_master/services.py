@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import VmLimits
@@ -17,6 +18,7 @@ from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.failed_logins import FailedLogins
+from spothop_master.followers import Followers
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.probes import Probes
@@ -41,6 +43,8 @@ class Services:
     statistics: KeptStatistics
     agent_threads: AgentThreads
     syncs: Syncs
+    agent_logs: AgentLogs
+    followers: Followers
     supervisor: Supervisor
     bundles: Bundles
     logs: Logs

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, select
 
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpAgent, HttpMaster
-from spothop.wire import Assignment, Problem, SyncReply
+from spothop.wire import LOGS_RIDE, Assignment, LogChunk, Problem, SyncReply
 from spothop_master.store.schema import Place
 
 JOBS = "/api/v1/jobs"
@@ -360,3 +360,53 @@ def test_a_job_without_attempts_has_an_empty_log(master: HttpMaster) -> None:
     master.post(f"{JOBS}/{job}/cancel")
     master.look()
     assert master.get(f"{JOBS}/{job}/logs").headers["X-Complete"] == "true"
+
+
+RIDES = {LOGS_RIDE: "1"}
+
+
+def ride(agent: HttpAgent, offset: int, text: bytes, *reports: dict[str, Any]) -> dict[str, Any]:
+    body = agent.body(*reports, log=LogChunk.of(1, offset, text).model_dump())
+    answer = agent.master.post("/agent/v1/sync", json=body, token=agent.session, headers=RIDES)
+    found: dict[str, Any] = answer.json()
+    SyncReply.model_validate(found)
+    return found
+
+
+def test_a_log_rides_in_a_sync(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert ride(agent, 0, b"")["log"]["next_offset"] == 0
+    hello = agent.envelope(kind="message", text="hello")
+    told = ride(agent, 0, b"one\n", hello)
+    assert (told["ack_seq"], told["log"]["next_offset"]) == (1, 4)
+    assert ride(agent, 0, b"one\ntwo\n")["log"]["next_offset"] == 8  # a lost answer
+    assert ride(agent, 99, b"later")["log"]["next_offset"] == 8  # would leave a gap
+    assert master.get(f"{JOBS}/{agent.job}/logs").text == "one\ntwo\n"
+
+
+def test_a_log_that_cannot_be_kept_costs_no_report(
+    master: HttpMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = master.joined()
+
+    def full(*_arguments: object, **_more: object) -> int:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(master.services.logs, "append", full)
+    told = ride(agent, 0, b"one\n", agent.envelope(kind="message", text="hello"))
+    assert (told["ack_seq"], told["log"]["next_offset"]) == (1, None)
+
+
+def test_an_agent_hears_that_somebody_reads_along(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert ride(agent, 0, b"one\n")["log"]["follow"] is False
+    master.get(f"{JOBS}/{agent.job}/logs")
+    assert ride(agent, 4, b"two\n")["log"]["follow"] is True
+    master.clock.advance(60)
+    assert ride(agent, 8, b"three\n")["log"]["follow"] is False
+
+
+def test_an_older_agent_is_told_nothing_of_its_log(master: HttpMaster) -> None:
+    agent = master.joined()
+    assert "log" not in agent.sync().json()
+    assert "log" not in agent.sync().json()  # from memory

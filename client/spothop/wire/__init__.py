@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from spothop.wire.access import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop.wire.agent import (
+    LOGS_RIDE,
     MAX_REPORTS,
+    RIDE_BYTES,
     AgentConfig,
     AnyDirective,
     AssignDirective,
@@ -19,7 +21,9 @@ from spothop.wire.agent import (
     InsuranceDirective,
     JoinReply,
     JoinRequest,
+    LogChunk,
     LogReply,
+    LogState,
     ReleaseDirective,
     StopDirective,
     SyncReply,
@@ -106,11 +110,13 @@ from spothop.wire.users import (
 __all__ = [
     "JOB_ACTIVE",
     "JOB_ENDED",
+    "LOGS_RIDE",
     "MAX_METRICS",
     "MAX_METRIC_NAME",
     "MAX_REPORTS",
     "MAX_TEXT",
     "PROTOCOL",
+    "RIDE_BYTES",
     "USER_FAILURES",
     "VM_LEAVING",
     "AcknowledgedReport",
@@ -145,7 +151,9 @@ __all__ = [
     "JobView",
     "JoinReply",
     "JoinRequest",
+    "LogChunk",
     "LogReply",
+    "LogState",
     "MessageReport",
     "MetricsReport",
     "NewToken",

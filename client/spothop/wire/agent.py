@@ -1,13 +1,20 @@
-"""Between agent and master: joining, syncs, and the directives that come back."""
+"""Between agent and master: joining, syncs, and the directives that come back.
+
+Peers refuse keys that they do not know, and agents outlive the master that launched them. So what
+is newer than version 0.1.0 is said only to a peer that has shown that it knows it: an agent whose
+log can ride in its syncs says so with a header (`LOGS_RIDE`), which an older master passes over;
+only then an answer has `log`; and only after such an answer a request has one.
+"""
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from spothop.wire.assignment import Assignment
-from spothop.wire.common import PROTOCOL, Dialect, Insurance, Seconds, Strict, Whole
+from spothop.wire.common import PROTOCOL, Dialect, Extended, Insurance, Seconds, Strict, Whole
 from spothop.wire.lifecycle import EndReason
 from spothop.wire.reports import AnyReport
 
@@ -32,14 +39,55 @@ class Heartbeat(Strict):
 
 MAX_REPORTS = 1_000
 """Of one sync."""
+LOGS_RIDE = "X-Spothop-Logs-Ride"
+"""A header of a sync, with any value: the agent understands `SyncReply.log`."""
+RIDE_BYTES = 32 * 1024
+"""Of a log, in one sync; more goes by `POST /agent/v1/logs`."""
 
 
-class SyncRequest(Strict):
+class LogChunk(Strict):
+    """A part of the log of one attempt, by the rules of `POST /agent/v1/logs`: what the master has
+    already is skipped, what would leave a gap is refused, and the answer says where to go on."""
+
+    attempt: Whole
+    offset: Whole
+    """Of its first byte."""
+    data: str = Field(max_length=4 * -(-RIDE_BYTES // 3))
+    """In base64 (RFC 4648): a log is bytes, and its parts may begin and end inside a character."""
+
+    @classmethod
+    def of(cls, attempt: int, offset: int, content: bytes) -> LogChunk:
+        return cls(attempt=attempt, offset=offset, data=base64.b64encode(content).decode("ascii"))
+
+    def content(self) -> bytes:
+        """Raises ValueError when it is no base64."""
+        try:
+            return base64.b64decode(self.data, validate=True)
+        except ValueError as error:  # binascii.Error too
+            raise ValueError(f"log.data: {error}") from None
+
+
+class LogState(Strict):
+    """What the master has of the log, and how soon it wants more."""
+
+    attempt: int
+    """Of the request."""
+    next_offset: int | None = None
+    """Where the next chunk has to begin. None: the request had none, or it could not be kept now:
+    it is to be sent again."""
+    follow: bool = False
+    """Somebody reads along: send what is new every two seconds, and not only with the syncs."""
+
+
+class SyncRequest(Extended):
+    NEWER = ("log",)
+
     protocol: int = Field(PROTOCOL, ge=PROTOCOL, le=PROTOCOL)
     vm: str
     attempt: Whole
     heartbeat: Heartbeat = Heartbeat()
     reports: list[Envelope] = Field(default_factory=list, max_length=MAX_REPORTS)
+    log: LogChunk | None = None
 
 
 class FenceDirective(Strict):
@@ -90,6 +138,8 @@ class SyncReply(Strict):
     directives: list[AnyDirective] = Field(default_factory=list)
     """What holds now, not what changed: repeating one is harmless."""
     next_delay_s: float
+    log: LogState | None = None
+    """Left out for an agent that has not said that it understands it."""
 
 
 class JoinRequest(Strict):

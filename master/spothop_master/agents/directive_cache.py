@@ -41,6 +41,11 @@ DRIFT = 0.1
 _DIRECTIVES: TypeAdapter[tuple[AnyDirective, ...]] = TypeAdapter(tuple[AnyDirective, ...])
 
 
+def encode(directives: Sequence[AnyDirective]) -> bytes:
+    """As JSON."""
+    return _DIRECTIVES.dump_json(tuple(directives))
+
+
 @dataclass(frozen=True)
 class Version:
     """Of what a reader is about to read."""
@@ -60,7 +65,7 @@ class _Answer:
 
     @cached_property
     def encoded(self) -> bytes:
-        return _DIRECTIVES.dump_json(self.directives)
+        return encode(self.directives)
 
 
 class DirectiveCache:

@@ -5,7 +5,8 @@ Nearly all calls of a master are these, so each costs as little as it can:
 1. A heartbeat is answered in the event loop from memory: no thread, no database.
 2. What needs the database runs in threads that belong to the agents (`threads`).
 3. Steps and metrics are written for many VMs at once (`progress`), all else by itself.
-4. An answer from memory is put together from directives that were encoded once.
+4. A part of the log that rides in a sync is written beside it, in another thread.
+5. An answer from memory is put together from directives that were encoded once.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.orm import Session
 
-from spothop.wire import SyncReply, SyncRequest, VmState
+from spothop.wire import LogChunk, LogState, SyncRequest, VmState
 from spothop_master.agents import limits as bounds
 from spothop_master.agents import protocol
-from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache
+from spothop_master.agents.agent_logs import AgentLogs
+from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache, encode
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import VmLimits
 from spothop_master.agents.progress import ProgressWriter, is_progress
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
+from spothop_master.followers import Followers
 from spothop_master.problems import ApiError
 from spothop_master.settings import MasterSettings
 from spothop_master.store import transitions
@@ -64,6 +68,8 @@ class Syncs:
         threads: AgentThreads,
         progress: ProgressWriter,
         limits: VmLimits,
+        logs: AgentLogs,
+        followers: Followers,
         clock: Callable[[], datetime],
     ) -> None:
         self._db = db
@@ -75,6 +81,8 @@ class Syncs:
         self._threads = threads
         self._progress = progress
         self._limits = limits
+        self._logs = logs
+        self._followers = followers
         self._clock = clock
 
     async def session(self, token: str) -> VmSession:
@@ -88,13 +96,32 @@ class Syncs:
         """A body that takes time to read, in a thread."""
         return await self._threads.plain.run(read, body)
 
-    async def answer(self, known: VmSession, message: SyncRequest) -> bytes:
-        """A `wire.SyncReply` as JSON. Raises `ApiError`: 403 for another VM's name, 410 when the VM
-        is over."""
+    async def answer(self, known: VmSession, message: SyncRequest, *, rides: bool) -> bytes:
+        """A `wire.SyncReply` as JSON; what it says of logs only for an agent that understands that
+        (`rides`). Raises `ApiError`: 403 for another VM's name, 410 when the VM is over."""
         if message.vm != known.vm:
             text = f"this session is of VM {known.vm!r}, not {message.vm!r}"
             raise ApiError(403, "wrong_vm", text, "join again")
         self._heartbeats.heard(known.vm, self._clock())
+        if not rides and message.log is None:
+            return await self._answer(known, message)
+        follow = self._followers.follow(known.job, self._clock())
+        if message.log is None:
+            log = LogState(attempt=message.attempt, follow=follow)
+            return with_log(await self._answer(known, message), log)
+        reply, log = await asyncio.gather(
+            self._answer(known, message), self._ride(known, message.log, follow=follow)
+        )
+        return with_log(reply, log)
+
+    async def _ride(self, known: VmSession, chunk: LogChunk, *, follow: bool) -> LogState:
+        size = len(chunk.data)
+        if self._limits.logs.take(known.vm, size, now=self._clock()) > 0.0:
+            await self.tell_slowed(known, LOG_SLOWED)
+            return LogState(attempt=chunk.attempt, follow=follow)
+        return await self._threads.bulk.run(partial(self._logs.ride, known, chunk, follow=follow))
+
+    async def _answer(self, known: VmSession, message: SyncRequest) -> bytes:
         wait_s = 0.0
         if message.reports:
             message, wait_s = self._within_limits(known, message)
@@ -187,11 +214,15 @@ class Syncs:
             delay_s = min(delay_s, DRAINING_SYNC_S)
         else:
             self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
-        reply = SyncReply(ack_seq=acked, directives=answer.directives, next_delay_s=delay_s)
-        return reply.model_dump_json().encode()
+        return encoded(acked, encode(answer.directives), delay_s)
 
 
 def encoded(ack_seq: int, directives: bytes, next_delay_s: float) -> bytes:
     """A `wire.SyncReply` as JSON, of directives that are encoded already."""
     head = b'{"ack_seq":%d,"directives":' % ack_seq
     return b'%b%b,"next_delay_s":%b}' % (head, directives, repr(float(next_delay_s)).encode())
+
+
+def with_log(reply: bytes, log: LogState) -> bytes:
+    """The same `wire.SyncReply`, with what the master has of the log."""
+    return b'%b,"log":%b}' % (reply[:-1], log.model_dump_json().encode())

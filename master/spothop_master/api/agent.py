@@ -9,18 +9,16 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy import select
 
-from spothop.wire import JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest
+from spothop.wire import LOGS_RIDE, JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import LOG_SLOWED
 from spothop_master.api import errors, openapi, sync_calls
 from spothop_master.api.bundles import no_such_bundle
 from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
-from spothop_master.logs import LogFull
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash, trust
 from spothop_master.services import Services
-from spothop_master.store import attempts
 from spothop_master.store.schema import Job
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
@@ -52,7 +50,8 @@ async def join(request: Request, services: ServicesDep) -> JoinReply:
 async def sync(request: Request, services: ServicesDep, token: Bearer) -> Response:
     """Reports in order, answered when they are committed; a plain heartbeat from memory."""
     known = await _session(request, services, token)
-    content = await sync_calls.answer(services.syncs, known, await request.body())
+    rides = LOGS_RIDE in request.headers
+    content = await sync_calls.answer(services.syncs, known, await request.body(), rides=rides)
     return Response(content, media_type="application/json")
 
 
@@ -90,8 +89,9 @@ async def post_log(
         await services.syncs.tell_slowed(known, LOG_SLOWED)
         hint = "send it later; max_log_bytes_per_s is a setting of the master"
         raise ApiError(429, "too_much_log", LOG_SLOWED, hint, retry_after_s=wait_s)
-    bulk = services.agent_threads.bulk
-    return await bulk.run(_append_log, services, known, attempt, offset, data)
+    append = services.agent_logs.append
+    size = await services.agent_threads.bulk.run(append, known, attempt, offset, data)
+    return LogReply(next_offset=size)
 
 
 async def _session(request: Request, services: Services, token: str) -> VmSession:
@@ -140,28 +140,3 @@ def _own_bundle(services: Services, known: VmSession, sha256: str) -> Path:
     if path is None:
         raise no_such_bundle(sha256)
     return path
-
-
-def _append_log(
-    services: Services, known: VmSession, attempt: int, offset: int, data: bytes
-) -> LogReply:
-    node = services.sessions.node_of(known.vm, attempt)
-    if node is None:
-        with services.db.read() as session:
-            row = services.syncs.refuse_over(session, known.vm)
-            place = attempts.place_of(session, row.id, attempt)
-            if place is None:
-                raise ApiError(
-                    403,
-                    "wrong_attempt",
-                    f"VM {known.vm!r} has no attempt {attempt}",
-                    "drop its log",
-                )
-            node = place.node
-        services.sessions.allow_log(known.vm, attempt, node)
-    try:
-        size = services.logs.append(known.job, attempt, node, offset=offset, data=data)
-    except LogFull as error:
-        hint = "keep it; max_log_bytes is a setting of the master"
-        raise ApiError(507, "log_full", str(error), hint) from None
-    return LogReply(next_offset=size)

@@ -89,6 +89,7 @@ def _look(
         raise _no_such_attempt(job_id, number, node, over)
     if gone := services.logs.removed(job_id):
         return _instead(number, f"{gone}\n".encode(), offset)
+    services.followers.looked(job_id, services.clock())
     piece = services.logs.read(job_id, number, node, offset=offset)
     at_end = piece.next_offset >= services.logs.size(job_id, number, node)
     return Chunk(attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over))

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spothop.wire import PROTOCOL, Strict, SyncRequest
+from spothop.wire import LOGS_RIDE, PROTOCOL, Strict, SyncRequest
 from spothop_master.agents import reading
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import Syncs
@@ -26,6 +26,8 @@ from spothop_master.problems import ApiError
 from spothop_master.security import trust
 
 PATH = "/agent/v1/sync"
+
+_RIDE = LOGS_RIDE.lower().encode("ascii")
 
 Message = TypeVar("Message", bound=Strict)
 
@@ -42,28 +44,29 @@ class SyncCalls:
             await self._app(scope, receive, send)
             return
         try:
-            known = await self._syncs.session(token_in(_authorization(scope)))
+            headers = dict(scope["headers"])
+            token = token_in(headers.get(b"authorization", b"").decode("latin-1"))
+            known, rides = await self._syncs.session(token), _RIDE in headers
             trust(scope)
-            content = await answer(self._syncs, known, await _body(receive))
+            content = await answer(self._syncs, known, await _body(receive), rides=rides)
         except (ApiError, HTTPException) as error:
             problem = errors.answer(errors.of(error, Request(scope)))
             await problem(scope, receive, send)
             return
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(content)),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        length = b"%d" % len(content)
+        about = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": about})
         await send({"type": "http.response.body", "body": content})
 
 
-async def answer(syncs: Syncs, known: VmSession, body: bytes) -> bytes:
-    """A `wire.SyncReply` as JSON. Raises `ApiError`."""
+async def answer(syncs: Syncs, known: VmSession, body: bytes, *, rides: bool) -> bytes:
+    """A `wire.SyncReply` as JSON, for an agent whose logs ride in its syncs or not. Raises
+    `ApiError`."""
     try:
         message = SyncRequest.model_validate_json(body)
     except ValidationError:
         message = await syncs.read(_reports_one_by_one, body)
-    return await syncs.answer(known, message)
+    return await syncs.answer(known, message, rides=rides)
 
 
 def read(body: bytes, model: type[Message]) -> Message:
@@ -114,7 +117,3 @@ async def _body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _authorization(scope: Scope) -> str:
-    return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"authorization"), "")

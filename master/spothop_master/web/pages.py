@@ -101,6 +101,7 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
         ]
         metric = _main_metric(job)
         series = metrics.metric_series(db, job.id, metric) if metric else []
+    services.followers.looked(job.id, services.clock())
     return _page(
         "job.html",
         user=user,
