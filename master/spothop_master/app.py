@@ -26,6 +26,7 @@ from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import Buckets, VmLimits
+from spothop_master.agents.pace import Pace
 from spothop_master.agents.progress import ProgressWriter
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
@@ -193,6 +194,8 @@ def make_services(
         reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
     )
     progress = ProgressWriter(db, clock, names=limits.names)
+    every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
+    pace = Pace(clock(), random.random, every_s=every_s, silent_after_s=silent_after_s)
     logs, followers = Logs(settings.home / "logs", limit=settings.max_log_bytes), Followers()
     agent_logs = AgentLogs(db, sessions, logs)
     syncs = Syncs(
@@ -207,6 +210,7 @@ def make_services(
         limits=limits,
         logs=agent_logs,
         followers=followers,
+        pace=pace,
         clock=clock,
     )
     return Services(
@@ -222,6 +226,7 @@ def make_services(
         syncs=syncs,
         agent_logs=agent_logs,
         followers=followers,
+        pace=pace,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=logs,

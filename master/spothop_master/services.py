@@ -11,6 +11,7 @@ from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import VmLimits
+from spothop_master.agents.pace import Pace
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
@@ -45,6 +46,7 @@ class Services:
     syncs: Syncs
     agent_logs: AgentLogs
     followers: Followers
+    pace: Pace
     supervisor: Supervisor
     bundles: Bundles
     logs: Logs

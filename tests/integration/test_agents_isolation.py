@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,20 @@ def test_a_vm_joins_while_users_hold_every_thread(master: HttpMaster) -> None:
     body = {"token": agent.join_token, "agent_version": "1"}
     told = master.run(while_users_hold_every_thread(master, "/agent/v1/join", json=body))
     assert told["vm"]
+
+
+def test_a_slow_master_asks_for_fewer_syncs_and_calls_none_of_its_agents_silent(
+    master: HttpMaster,
+) -> None:
+    agent = master.joined()
+    agent.train(5)
+    usual_s = agent.sync().json()["next_delay_s"]
+    services, slow = master.services, timedelta(seconds=30)
+    for _ in range(100):
+        services.pace.answered(slow, master.clock())
+    told = [agent.sync().json(), agent.sync(agent.envelope(kind="message", text="x")).json()]
+    assert all(2 * usual_s < each["next_delay_s"] <= 4 * usual_s for each in told)
+    waits_s = told[-1]["next_delay_s"]
+    master.clock.advance(waits_s)
+    silent = services.heartbeats.silent_for(agent.vm, master.clock())
+    assert silent.total_seconds() == pytest.approx(usual_s)

@@ -17,11 +17,20 @@ class Heartbeats:
         self._began = now
         self._heard: dict[str, datetime] = {}
         self._new: dict[str, datetime] = {}
+        self._due: dict[str, datetime] = {}
         self._lock = threading.Lock()
 
     def heard(self, vm_id: str, now: datetime) -> None:
         with self._lock:
             self._heard[vm_id] = self._new[vm_id] = now
+
+    def expect(self, vm_id: str, due: datetime | None) -> None:
+        """It was asked to be silent until then; None: no longer than usual."""
+        with self._lock:
+            if due is not None:
+                self._due[vm_id] = due
+            else:
+                self._due.pop(vm_id, None)
 
     def last_contact(self, vm_id: str) -> datetime | None:
         """None: not since this master began."""
@@ -29,7 +38,9 @@ class Heartbeats:
             return self._heard.get(vm_id)
 
     def silent_for(self, vm_id: str, now: datetime) -> timedelta:
-        return max(timedelta(), now - (self.last_contact(vm_id) or self._began))
+        """Longer than it was asked to be."""
+        since = self.last_contact(vm_id) or self._began
+        return max(timedelta(), now - max(since, self._due.get(vm_id, since)))
 
     def take_new(self) -> dict[str, datetime]:
         """The newest contact of each VM that was heard since this was last asked."""
@@ -42,3 +53,4 @@ class Heartbeats:
         with self._lock:
             self._heard.pop(vm_id, None)
             self._new.pop(vm_id, None)
+            self._due.pop(vm_id, None)

@@ -6,7 +6,8 @@ Nearly all calls of a master are these, so each costs as little as it can:
 2. What needs the database runs in threads that belong to the agents (`threads`).
 3. Steps and metrics are written for many VMs at once (`progress`), all else by itself.
 4. A part of the log that rides in a sync is written beside it, in another thread.
-5. An answer from memory is put together from directives that were encoded once.
+5. When the next sync is wanted depends on how slow the answers are (`pace`).
+6. An answer from memory is put together from directives that were encoded once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache, encode
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import VmLimits
+from spothop_master.agents.pace import Pace
 from spothop_master.agents.progress import ProgressWriter, is_progress
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
@@ -70,6 +72,7 @@ class Syncs:
         limits: VmLimits,
         logs: AgentLogs,
         followers: Followers,
+        pace: Pace,
         clock: Callable[[], datetime],
     ) -> None:
         self._db = db
@@ -83,6 +86,7 @@ class Syncs:
         self._limits = limits
         self._logs = logs
         self._followers = followers
+        self._pace = pace
         self._clock = clock
 
     async def session(self, token: str) -> VmSession:
@@ -131,6 +135,14 @@ class Syncs:
             max_age = None if self._db.single_master else MAX_AGE
             if (reply := self._from_memory(known, max_age, wait_s)) is not None:
                 return reply
+        began = self._clock()
+        reply = await self._from_database(known, message, wait_s)
+        now = self._clock()
+        self._pace.answered(now - began, now)
+        return reply
+
+    async def _from_database(self, known: VmSession, message: SyncRequest, wait_s: float) -> bytes:
+        if not message.reports:
             return await self._threads.plain.run(self._by_rows, known, message, wait_s)
         if not is_progress(message.reports):
             return await self._threads.urgent.run(self._by_rows, known, message)
@@ -180,6 +192,14 @@ class Syncs:
             raise vm_is_over(vm_id)
         return row
 
+    def _next_s(self, vm_id: str, usual_s: float, wait_s: float = 0.0) -> float:
+        """When the VM's next sync is wanted, after `wait_s` at the soonest: seconds from now."""
+        now = self._clock()
+        delay_s = max(self._pace.delay_s(usual_s, now), wait_s)
+        more_s = delay_s - self._every_s
+        self._heartbeats.expect(vm_id, now + timedelta(seconds=more_s) if more_s > 0 else None)
+        return delay_s
+
     def _from_memory(
         self, known: VmSession, max_age: timedelta | None = None, wait_s: float = 0.0
     ) -> bytes | None:
@@ -187,7 +207,7 @@ class Syncs:
         acked = self._sessions.acked(known.vm)
         if directives is None or acked is None:
             return None
-        return encoded(acked, directives, max(self._every_s, wait_s))
+        return encoded(acked, directives, self._next_s(known.vm, self._every_s, wait_s))
 
     def _by_rows(self, known: VmSession, message: SyncRequest, wait_s: float = 0.0) -> bytes:
         """Reports that were applied already change nothing."""
@@ -207,14 +227,14 @@ class Syncs:
                 writes=bool(message.reports),
             )
         self._sessions.acknowledge(known.vm, acked)
-        delay_s = max(self._every_s, wait_s)
+        delay_s = self._every_s
         if answer.waiting:  # every second that it waits is one without training
-            delay_s = min(delay_s, WAITING_SYNC_S)
+            delay_s, wait_s = min(delay_s, WAITING_SYNC_S), 0.0
         elif answer.draining:
-            delay_s = min(delay_s, DRAINING_SYNC_S)
+            delay_s, wait_s = min(delay_s, DRAINING_SYNC_S), 0.0
         else:
             self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
-        return encoded(acked, encode(answer.directives), delay_s)
+        return encoded(acked, encode(answer.directives), self._next_s(known.vm, delay_s, wait_s))
 
 
 def encoded(ack_seq: int, directives: bytes, next_delay_s: float) -> bytes:
