@@ -12,7 +12,7 @@ from sqlalchemy import event, select
 
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpAgent, HttpMaster
 from spothop.wire import LOGS_RIDE, Assignment, LogChunk, Problem, SyncReply
-from spothop_master.store.schema import Place
+from spothop_master.store.schema import Job, Place
 
 JOBS = "/api/v1/jobs"
 
@@ -410,3 +410,31 @@ def test_an_older_agent_is_told_nothing_of_its_log(master: HttpMaster) -> None:
     agent = master.joined()
     assert "log" not in agent.sync().json()
     assert "log" not in agent.sync().json()  # from memory
+
+
+def test_a_fresh_answer_to_progress_writes_only_what_is_new(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    steps(agent, 15)
+    before = [e["text"] for e in master.get(f"{JOBS}/{agent.job}/events").json()]
+    master.clock.advance(1000)  # no answer is kept for so long
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    assert steps(agent, 20)
+    assert [query for query in asked if "checkpoints" in query]
+    assert not [query for query in asked if "UPDATE jobs" in query]
+    assert len([query for query in asked if query.startswith("BEGIN IMMEDIATE")]) == 1
+    assert [e["text"] for e in master.get(f"{JOBS}/{agent.job}/events").json()] == before
+
+
+def test_an_insurance_that_became_quite_another_is_noted_at_once(master: HttpMaster) -> None:
+    agent = master.joined()
+    agent.train(10)
+    with master.services.db.begin() as session:
+        told = session.scalars(select(Job)).one()
+        assert told.insurance is not None
+        told.insurance = {**told.insurance, "tau_s": told.insurance["tau_s"] * 10}
+    due = steps(agent, 15)[0]["insurance"]
+    with master.services.db.read() as session:
+        assert session.scalars(select(Job)).one().insurance == due

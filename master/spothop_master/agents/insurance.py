@@ -1,7 +1,8 @@
 """The insurance of a job, from its rows: loads the facts, asks `core.insurance`, writes it down.
 
-`directive` is asked at every sync, so that what other jobs measured reaches a running one; at one
-with reports `refresh` writes the same answer into the job's row and, when it changed materially,
+`directive` is asked at every sync that no memory answers, so that what other jobs measured reaches
+a running one. With reports that are written by themselves, or when it is quite another one
+(`is_noted`), `refresh` writes the same answer into the job's row and, when it changed materially,
 into its events.
 """
 
@@ -57,6 +58,15 @@ def refresh(
             data=data or {},
         )
     return new
+
+
+def is_noted(session: Session, attempt: Attempt, new: Insurance | None) -> bool:
+    """Whether the job's row says about the same. If so, `refresh` can wait for the next report that
+    is written by itself, such as a commit; the row does not follow meanwhile, so that a slow drift
+    is noticed, too."""
+    told = session.get_one(Job, attempt.job_id).insurance
+    last_tau_s = float(told["tau_s"]) if told else insurance.NO_SAVES
+    return not insurance.is_material(last_tau_s, new)
 
 
 def first_params(

@@ -223,6 +223,8 @@ class Answer:
     """Its attempt has a notice, and is told when its replacement is ready."""
     step_s: float | None = None
     """What a step of its attempt takes."""
+    noted: bool = True
+    """The insurance is about what the job's row says."""
 
 
 def answer(
@@ -247,7 +249,13 @@ def answer(
         waiting=place.prepared_at is not None and attempt.fenced_at is None,
         draining=attempt.state == AttemptState.DRAINING.value,
         step_s=attempt.step_s,
+        noted=writes or insurance.is_noted(session, attempt, _insurance_in(found)),
     )
+
+
+def _insurance_in(directives: Sequence[AnyDirective]) -> Insurance | None:
+    found = (d.insurance for d in directives if isinstance(d, InsuranceDirective))
+    return next(found, None)
 
 
 def _directives(

@@ -13,13 +13,13 @@ Nearly all calls of a master are these, so each costs as little as it can:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy.orm import Session
 
-from spothop.wire import LogChunk, LogState, SyncRequest, VmState
+from spothop.wire import Envelope, LogChunk, LogState, SyncRequest, VmState
 from spothop_master.agents import limits as bounds
 from spothop_master.agents import protocol
 from spothop_master.agents.agent_logs import AgentLogs
@@ -143,9 +143,9 @@ class Syncs:
 
     async def _from_database(self, known: VmSession, message: SyncRequest, wait_s: float) -> bytes:
         if not message.reports:
-            return await self._threads.plain.run(self._by_rows, known, message, wait_s)
+            return await self._threads.plain.run(self._by_rows, known, (), wait_s)
         if not is_progress(message.reports):
-            return await self._threads.urgent.run(self._by_rows, known, message)
+            return await self._threads.urgent.run(self._by_rows, known, message.reports)
         written = await asyncio.wrap_future(self._progress.write(known.vm, message.reports))
         if written is not None:  # committed: a change of states has made the answer void
             self._sessions.acknowledge(known.vm, written.acked_seq)
@@ -153,7 +153,8 @@ class Syncs:
                 self._directives.steps_take(known.vm, written.step_s)
             if (reply := self._from_memory(known)) is not None:
                 return reply
-        return await self._threads.plain.run(self._by_rows, known, message)
+            return await self._threads.plain.run(self._look_anew, known, message.reports)
+        return await self._threads.plain.run(self._by_rows, known, message.reports)
 
     def _within_limits(self, known: VmSession, message: SyncRequest) -> tuple[SyncRequest, float]:
         """What of the message may be taken in now, and the seconds until the VM may say more.
@@ -209,22 +210,30 @@ class Syncs:
             return None
         return encoded(acked, directives, self._next_s(known.vm, self._every_s, wait_s))
 
-    def _by_rows(self, known: VmSession, message: SyncRequest, wait_s: float = 0.0) -> bytes:
+    def _look_anew(self, known: VmSession, reports: Sequence[Envelope]) -> bytes:
+        """After these reports were written. A transaction that may write only where there is
+        something to note."""
+        reply, noted = self._read_rows(known, ())
+        return reply if noted else self._by_rows(known, reports)
+
+    def _by_rows(self, known: VmSession, reports: Sequence[Envelope], wait_s: float = 0.0) -> bytes:
         """Reports that were applied already change nothing."""
-        now = self._clock()
+        return self._read_rows(known, reports, wait_s)[0]
+
+    def _read_rows(
+        self, known: VmSession, reports: Sequence[Envelope], wait_s: float = 0.0
+    ) -> tuple[bytes, bool]:
+        """The answer, and whether its insurance is noted. With reports they are applied first."""
+        now, writes = self._clock(), bool(reports)
         self._statistics.warm(known.pool, now=now)
         version = self._directives.version(known.vm, known.job)
-        with self._db.begin() if message.reports else self._db.read() as session:
+        with self._db.begin() if writes else self._db.read() as session:
             row = self.refuse_over(session, known.vm)
-            if message.reports:
-                protocol.apply(session, known.vm, message.reports, now=now, limits=self._limits)
+            if writes:
+                protocol.apply(session, known.vm, reports, now=now, limits=self._limits)
             acked = row.acked_seq
             answer = protocol.answer(
-                session,
-                known.vm,
-                now=now,
-                statistics=self._statistics,
-                writes=bool(message.reports),
+                session, known.vm, now=now, statistics=self._statistics, writes=writes
             )
         self._sessions.acknowledge(known.vm, acked)
         delay_s = self._every_s
@@ -234,7 +243,8 @@ class Syncs:
             delay_s, wait_s = min(delay_s, DRAINING_SYNC_S), 0.0
         else:
             self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
-        return encoded(acked, encode(answer.directives), self._next_s(known.vm, delay_s, wait_s))
+        next_s = self._next_s(known.vm, delay_s, wait_s)
+        return encoded(acked, encode(answer.directives), next_s), answer.noted
 
 
 def encoded(ack_seq: int, directives: bytes, next_delay_s: float) -> bytes:
