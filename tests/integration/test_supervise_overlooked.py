@@ -32,9 +32,9 @@ def test_offers_that_come_while_a_job_is_looked_at(
     harness.cloud.away = Unavailable("503")
     harness.supervisor.run_due()
     harness.submit()
-    read = supervise.snapshot_of
+    read = supervise.snapshots_of
 
-    def and_then_the_cloud_answers(*args: Any, **options: Any) -> Snapshot:
+    def and_then_the_cloud_answers(*args: Any, **options: Any) -> dict[str, Snapshot]:
         facts = read(*args, **options)
         if harness.cloud.away:
             harness.cloud.away = None
@@ -42,7 +42,7 @@ def test_offers_that_come_while_a_job_is_looked_at(
             harness.watcher.ask_offers()
         return facts
 
-    monkeypatch.setattr(supervise, "snapshot_of", and_then_the_cloud_answers)
+    monkeypatch.setattr(supervise, "snapshots_of", and_then_the_cloud_answers)
     harness.supervisor.run_due()
     assert harness.watcher.offers(), "they came"
     harness.look_at_what_is_due()

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.core.due import Due, Quiet
 
-RESCAN_S = 60.0
+RESCAN_S = 300.0
 """Seconds after which every job is looked at, whatever it waits for."""
 
 LISTING, OFFERS, SUSPECTS = "listing", "offers", "suspects"

@@ -36,7 +36,7 @@ from spothop_master.core.actions import (
     VmOver,
     Wait,
 )
-from spothop_master.core.facts import Snapshot
+from spothop_master.core.facts import Requirements, Snapshot
 from spothop_master.loops.effects import Effect, Launch, Terminate
 from spothop_master.security import token_hash
 from spothop_master.store import attempts, jobs, leases, vms
@@ -65,7 +65,8 @@ def apply(
     job = session.get_one(Job, snapshot.job.id)
     match action:
         case LaunchVm():
-            return _launch(session, job, action, context, now)
+            asks = snapshot.job.requirements
+            return _launch(session, job, action, asks, context, now)
         case AskTermination():
             return [_terminate(session, job, action, context, now)]
         case (
@@ -97,7 +98,12 @@ def apply(
 
 
 def _launch(
-    session: Session, job: Job, action: LaunchVm, context: LaunchContext, now: datetime
+    session: Session,
+    job: Job,
+    action: LaunchVm,
+    asks: Requirements,
+    context: LaunchContext,
+    now: datetime,
 ) -> list[Effect]:
     info = context.offers[action.pool]
     name = f"vm-{context.new_token()[:10]}"
@@ -126,7 +132,7 @@ def _launch(
         pool=info.pool,
         user_data=user_data,
         tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
-        max_price=jobs.spec_of(job).resources.max_price,
+        max_price=asks.max_price,
         reads=reads,
         writes=writes,
     )

@@ -20,6 +20,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
@@ -150,7 +151,8 @@ class Effects:
         if isinstance(effect, Terminate):
             return self._terminate(effect)
         with self.db.read() as session:
-            unwanted = session.get_one(VmRow, effect.vm).state in _LEAVING
+            state = session.scalar(select(VmRow.state).where(VmRow.id == effect.vm))
+        unwanted = state is None or state in _LEAVING
         return self._withdraw(effect) if unwanted else self._launch(effect)
 
     def _withdraw(self, effect: Launch) -> Write:

@@ -1,14 +1,26 @@
-"""One job's facts, from its rows, the newest listings and the silence of its agents. Reads only."""
+"""Jobs' facts, from their rows, the newest listings and the silence of their agents. Reads only.
+
+Looks are frequent, so what one costs has two rules. The number of queries is fixed, however many
+jobs are looked at together. What they read does not grow with a job's history: of attempts that
+ended only the newest two and one that succeeded, of VMs that are over only those of these attempts
+and those that ended lately. What never changes in a job, which is what its file asks for, is read
+once. What only the rules about failures look at is read when the newest attempt has failed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from spothop.jobspec import JobSpec
 from spothop.wire import (
     JOB_ACTIVE,
     AttemptState,
@@ -28,21 +40,24 @@ from spothop_master.core.facts import (
     JobFacts,
     Limits,
     PlaceFacts,
+    Requirements,
     Sighting,
     Snapshot,
     VmFacts,
 )
-from spothop_master.store import leases, refusals
+from spothop_master.core.failures import SELF_MADE
+from spothop_master.store import fact_rows, leases, refusals
+from spothop_master.store.attempts import ever_prepared, ever_trained
 from spothop_master.store.attempts import hangs as count_hangs
-from spothop_master.store.jobs import requirements_of, spec_of
-from spothop_master.store.observations import saved_since_notice, saved_since_stop
-from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
-from spothop_master.store.vms import pool_of
+from spothop_master.store.fact_rows import ALIVE
+from spothop_master.store.jobs import requirements_of
+from spothop_master.store.schema import Job, VmRow
 
 IN_ONE_QUERY = 500
 """Values; databases limit them."""
 
-ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
+AnyRow = Any
+"""Of a query: SQLAlchemy's own type names every column's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +69,14 @@ class Observed:
     asked: dict[str, datetime]
     """When we last asked the cloud to terminate a VM."""
     limits: Limits
+    requirements: dict[str, Requirements] = field(default_factory=dict)
+    """What each job's file asks for, once it was read."""
+
+    def only(self, jobs: Iterable[str]) -> None:
+        """Forget what was kept of other jobs."""
+        wanted = set(jobs)
+        for job_id in [job_id for job_id in self.requirements if job_id not in wanted]:
+            del self.requirements[job_id]
 
 
 def jobs_to_watch(session: Session) -> list[str]:
@@ -80,71 +103,65 @@ def clouds_in_use(session: Session) -> list[str]:
     return list(session.scalars(select(VmRow.cloud).where(VmRow.state.in_(ALIVE)).distinct()))
 
 
-def snapshot_of(
-    session: Session, job_id: str, observed: Observed, *, jitter: float, now: datetime
-) -> Snapshot:
-    job = session.get_one(Job, job_id)
-    attempts = _attempts(session, job_id)
-    rows = _vms(session, job_id, attempts, since=now - timedelta(seconds=observed.limits.avoid_s))
+def snapshots_of(
+    session: Session,
+    job_ids: Sequence[str],
+    observed: Observed,
+    *,
+    jitter: Callable[[], float],
+    now: datetime,
+) -> dict[str, Snapshot]:
+    """Of those of these jobs that there are; at most `IN_ONE_QUERY`."""
+    jobs = session.execute(fact_rows.JOBS, {"jobs": job_ids}).all()
+    attempts = _attempts(session, job_ids, now)
+    vms = _vms(session, job_ids, attempts, observed, now)
+    launching = [job_id for job_id in job_ids if _may_launch(attempts[job_id], vms[job_id])]
+    refused = refusals.of_jobs(session, launching) if launching else {}
+    back_offs = refusals.back_offs(session) if launching else ()
     infos = observed.watcher.offers()
     offers: dict[Pool, float] | None = None
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
-    return Snapshot(
-        job=_job(session, job, attempts),
-        attempts=tuple(_attempt(session, attempt, now) for attempt in attempts),
-        before=_before(session, attempts, now),
-        vms=tuple(_vm(row, observed, now) for row in rows),
-        refusals=refusals.of_job(session, job_id),
-        back_offs=refusals.back_offs(session),
-        offers=offers,
-        limits=observed.limits,
-        jitter=jitter,
-        now=now,
-    )
+    requirements = _requirements(session, job_ids, observed)
+    return {
+        row.id: Snapshot(
+            job=_job(session, row, attempts[row.id], requirements[row.id]),
+            attempts=_that_matter(attempts[row.id]),
+            before=_before(attempts[row.id]),
+            vms=tuple(vms[row.id]),
+            refusals=refused.get(row.id, ()),
+            back_offs=back_offs,
+            offers=offers,
+            limits=observed.limits,
+            jitter=jitter(),
+            now=now,
+        )
+        for row in jobs
+    }
 
 
-def _attempts(session: Session, job_id: str) -> list[Attempt]:
-    """Those alive, the newest, and one that succeeded; by number."""
-    of_job = select(Attempt).where(Attempt.job_id == job_id)
-    matters = or_(
-        Attempt.state != AttemptState.ENDED.value, Attempt.reason == EndReason.SUCCEEDED.value
-    )
-    found = {row.number: row for row in session.scalars(of_job.where(matters))}
-    newest = session.scalar(of_job.order_by(Attempt.number.desc()).limit(1))
-    if newest is not None:
-        found[newest.number] = newest
-    return [found[number] for number in sorted(found)]
+def _may_launch(attempts: Sequence[AttemptFacts], vms: Sequence[VmFacts]) -> bool:
+    """Only then do the rules ask what clouds refused."""
+    if any(vm.reason is VmReason.LAUNCH_FAILED for vm in vms):
+        return True
+    return not attempts or attempts[-1].state in (AttemptState.DRAINING, AttemptState.ENDED)
 
 
-def _before(session: Session, attempts: Sequence[Attempt], now: datetime) -> AttemptFacts | None:
-    """The one before the newest, where that has ended."""
-    if not attempts or attempts[-1].state != AttemptState.ENDED.value:
-        return None
-    newest = attempts[-1]
-    query = select(Attempt).where(Attempt.job_id == newest.job_id, Attempt.number < newest.number)
-    row = session.scalar(query.order_by(Attempt.number.desc()).limit(1))
-    return _attempt(session, row, now) if row is not None else None
+def _requirements(
+    session: Session, job_ids: Sequence[str], observed: Observed
+) -> Mapping[str, Requirements]:
+    known = observed.requirements
+    unknown = [job_id for job_id in job_ids if job_id not in known]
+    if unknown:
+        for row in session.execute(select(Job.id, Job.spec).where(Job.id.in_(unknown))):
+            known[row.id] = requirements_of(JobSpec.of_accepted(row.spec))
+    return known
 
 
-def _vms(
-    session: Session, job_id: str, attempts: Sequence[Attempt], *, since: datetime
-) -> list[VmRow]:
-    matters = or_(
-        VmRow.state.in_(ALIVE),
-        VmRow.id.in_([place.vm_id for attempt in attempts for place in attempt.places]),
-        VmRow.ended_at >= since,
-    )
-    query = select(VmRow).where(VmRow.job_id == job_id, matters)
-    return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
-
-
-def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
-    hung = bool(attempts) and attempts[-1].reason == EndReason.HANG.value
-    prepared = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
-    prepared = prepared.where(Place.prepared_at.is_not(None)).limit(1)
-    trained = select(Place.id).join(Attempt).where(Attempt.job_id == row.id)
-    trained = trained.where(Place.first_step_at.is_not(None)).limit(1)
+def _job(
+    session: Session, row: AnyRow, attempts: Sequence[AttemptFacts], asks: Requirements
+) -> JobFacts:
+    why = attempts[-1].reason if attempts else None
     return JobFacts(
         id=row.id,
         state=JobState(row.state),
@@ -152,60 +169,110 @@ def _job(session: Session, row: Job, attempts: Sequence[Attempt]) -> JobFacts:
         submitted_at=row.submitted_at,
         user_failures=row.user_failures,
         infrastructure_failures=row.infrastructure_failures,
-        hangs=count_hangs(session, row.id) if hung else 0,
-        was_prepared=session.scalar(prepared) is not None,
-        was_trained=session.scalar(trained) is not None,
+        hangs=count_hangs(session, row.id) if why is EndReason.HANG else 0,
+        was_prepared=why in SELF_MADE and ever_prepared(session, row.id),
+        was_trained=why in SELF_MADE and ever_trained(session, row.id),
         not_before=row.not_before,
-        requirements=requirements_of(spec_of(row)),
+        requirements=asks,
     )
 
 
-def _attempt(session: Session, row: Attempt, now: datetime) -> AttemptFacts:
-    noticed = row.notice_at is not None and row.state != AttemptState.ENDED.value
+def _attempts(
+    session: Session, job_ids: Sequence[str], now: datetime
+) -> defaultdict[str, list[AttemptFacts]]:
+    """By job and number: those alive, the newest two, and those that succeeded."""
+    rows = session.execute(fact_rows.ATTEMPTS, {"jobs": job_ids}).all()
+    noticed = {row.id for row in rows if row.notice_at and row.state != AttemptState.ENDED.value}
+    saves = {}
+    if noticed:
+        found = session.execute(fact_rows.SAVES, {"attempts": sorted(noticed)})
+        saves = {row.id: row for row in found}
+    attempts: defaultdict[str, list[AttemptFacts]] = defaultdict(list)
+    for (job_id, attempt_id), of_one in groupby(rows, key=lambda row: (row.job_id, row.id)):
+        attempts[job_id].append(_attempt([*of_one], saves.get(attempt_id), now))
+    return attempts
+
+
+def _that_matter(attempts: Sequence[AttemptFacts]) -> tuple[AttemptFacts, ...]:
+    """Those alive, the newest, and those that succeeded."""
+    return tuple(
+        attempt
+        for attempt in attempts
+        if attempt.alive or attempt is attempts[-1] or attempt.reason is EndReason.SUCCEEDED
+    )
+
+
+def _before(attempts: Sequence[AttemptFacts]) -> AttemptFacts | None:
+    """The one before the newest, where that has ended."""
+    return attempts[-2] if len(attempts) > 1 and not attempts[-1].alive else None
+
+
+def _attempt(rows: Sequence[AnyRow], saves: AnyRow | None, now: datetime) -> AttemptFacts:
+    """From a row for each place; `saves` where it lives and has a notice."""
+    row = rows[0]
+    saved_at = saves.emergency_at if saves is not None else None
     return AttemptFacts(
         number=row.number,
-        places=tuple(_place(place) for place in row.places),
+        places=tuple(
+            PlaceFacts(
+                vm=place.vm_id,
+                node=place.node,
+                prepared_at=place.prepared_at,
+                notice_at=place.notice_at,
+                deadline_at=place.deadline_at,
+            )
+            for place in rows
+        ),
         state=AttemptState(row.state),
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
-        trained=row.first_step_at is not None,
+        trained=all(place.first_step_at is not None for place in rows),
         fenced_at=row.fenced_at,
         may_fence=row.may_fence,
-        saved_since_notice=noticed and saved_since_notice(session, row),
-        unsaved_s=_unsaved_s(session, row, now) if noticed else 0.0,
+        saved_since_notice=saved_at is not None,
+        unsaved_s=_unsaved_s(saves, now),
         last_save_s=sum(s or 0.0 for s in (row.step_s, row.save_s, row.backup_s)),
-        saved_since_stop=noticed and saved_since_stop(session, row),
+        saved_since_stop=bool(saved_at and row.stop_at and saved_at > row.stop_at),
         stop_wanted=EndReason(row.stop_wanted) if row.stop_wanted else None,
         stop_at=row.stop_at,
         ended_at=row.ended_at,
     )
 
 
-def _unsaved_s(session: Session, row: Attempt, now: datetime) -> float:
+def _unsaved_s(saves: AnyRow | None, now: datetime) -> float:
     """Since its newest checkpoint was handed over."""
-    newest = session.execute(
-        select(Checkpoint.committed_at, Checkpoint.beta_s)
-        .where(Checkpoint.job_id == row.job_id, Checkpoint.attempt == row.number)
-        .order_by(Checkpoint.n.desc())
-        .limit(1)
-    ).first()
-    if newest is None:
+    if saves is None or saves.committed_at is None:
         return 0.0
-    since: timedelta = now - newest.committed_at
-    return max(0.0, since.total_seconds() + float(newest.beta_s))
+    since: timedelta = now - saves.committed_at
+    return max(0.0, since.total_seconds() + float(saves.beta_s))
 
 
-def _place(row: Place) -> PlaceFacts:
-    return PlaceFacts(
-        vm=row.vm_id,
-        node=row.node,
-        prepared_at=row.prepared_at,
-        notice_at=row.notice_at,
-        deadline_at=row.deadline_at,
-    )
+def _vms(
+    session: Session,
+    job_ids: Sequence[str],
+    attempts: Mapping[str, Sequence[AttemptFacts]],
+    observed: Observed,
+    now: datetime,
+) -> defaultdict[str, list[VmFacts]]:
+    placed = [
+        place.vm
+        for each in attempts.values()
+        for attempt in _that_matter(each)
+        for place in attempt.places
+    ]
+    since = now - timedelta(seconds=observed.limits.avoid_s)
+    found: defaultdict[str, list[VmFacts]] = defaultdict(list)
+    for row in session.execute(fact_rows.VMS, {"jobs": job_ids, "placed": placed, "since": since}):
+        found[row.job_id].append(_vm(row, observed, now))
+    return found
 
 
-def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
+@lru_cache(maxsize=4096)
+def _pool(cloud: str, region: str, zone: str, vm: str, spot: bool) -> Pool:
+    return Pool(cloud=cloud, region=region, zone=zone, vm=vm, spot=spot)
+
+
+def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
     listing = observed.watcher.listing(row.cloud)
     seen = listing.by_token.get(row.token) if listing else None
     asked = observed.asked.get(row.id)
@@ -213,7 +280,7 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
     record, awaits = _record(row, observed) if lost else (None, False)
     return VmFacts(
         id=row.id,
-        pool=pool_of(row),
+        pool=_pool(row.cloud, row.region, row.zone, row.vm_type, row.spot),
         state=VmState(row.state),
         reason=VmReason(row.reason) if row.reason else None,
         cloud_id=row.cloud_id,
@@ -236,13 +303,13 @@ def _vm(row: VmRow, observed: Observed, now: datetime) -> VmFacts:
     )
 
 
-def _settled(row: VmRow, observed: Observed) -> datetime:
+def _settled(row: AnyRow, observed: Observed) -> datetime:
     """From then on a listing has to have it."""
-    since = row.launched_at or row.requested_at
+    since: datetime = row.launched_at or row.requested_at
     return since + timedelta(seconds=observed.limits.settle_s)
 
 
-def _record(row: VmRow, observed: Observed) -> tuple[EndCause | None, bool]:
+def _record(row: AnyRow, observed: Observed) -> tuple[EndCause | None, bool]:
     """What its cloud says of the end of a VM that it does not list any more, and whether it may say
     more; asked in the background. A notice has said enough."""
     if row.cloud_id is None or row.notice_at is not None or row.state not in ALIVE:
@@ -250,12 +317,13 @@ def _record(row: VmRow, observed: Observed) -> tuple[EndCause | None, bool]:
     return observed.watcher.end_cause(row.cloud, row.cloud_id, token=row.token)
 
 
-def _silent_s(row: VmRow, heartbeats: Heartbeats, now: datetime) -> float:
+def _silent_s(row: AnyRow, heartbeats: Heartbeats, now: datetime) -> float:
     """Reports and joins count too: they are in the row."""
-    silent = heartbeats.silent_for(row.id, now)
-    if row.last_contact_at is not None:
-        silent = min(silent, max(timedelta(), now - row.last_contact_at))
-    return silent.total_seconds()
+    silent_s = heartbeats.silent_for(row.id, now).total_seconds()
+    if row.last_contact_at is None:
+        return silent_s
+    known: timedelta = now - row.last_contact_at
+    return min(silent_s, max(0.0, known.total_seconds()))
 
 
 def sighting_of(vm: base.Vm) -> Sighting:

@@ -11,8 +11,9 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
@@ -24,7 +25,7 @@ from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
-from spothop_master.core.actions import Action, VmOver
+from spothop_master.core.actions import Action, LaunchVm, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
@@ -36,7 +37,7 @@ from spothop_master.loops.snapshot import (
     clouds_in_use,
     jobs_of_tokens,
     jobs_to_watch,
-    snapshot_of,
+    snapshots_of,
 )
 from spothop_master.settings import MasterSettings
 from spothop_master.store import leases, transitions
@@ -50,8 +51,26 @@ ROUNDS = 50
 SCAN = timedelta(seconds=5)
 """How often the database is asked for jobs that nobody told of."""
 
+TOGETHER = 50
+"""Jobs whose facts are read together, and jobs that are written in one pass: what comes meanwhile
+waits for the end of the pass."""
+
+WRITTEN = 5
+"""Jobs that are written in one transaction at most; so long reports of agents wait."""
+
 LISTEN_S = 0.1
 """Between two looks, during a rest, at whether a cloud may be asked for its listing again."""
+
+
+@dataclass(kw_only=True)
+class _Plan:
+    """What one transaction decided about some jobs."""
+
+    effects: list[Effect] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+    """VMs that are."""
+    settled: list[Snapshot] = field(default_factory=list)
+    """Facts about which there is nothing more to decide, as they are after it."""
 
 
 class Supervisor:
@@ -86,6 +105,8 @@ class Supervisor:
         self._chaos = chaos or Chaos(POINTS)
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
+        self._own: tuple[int, frozenset[str]] | None = None
+        """The thread and the jobs that the loop writes about now."""
         self._asked: dict[str, datetime] = {}
         self._in_use: dict[str, None] = {}
         self._agenda = Agenda(heartbeats, self._rng.random)
@@ -113,8 +134,12 @@ class Supervisor:
     def _on_change(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self._directives.job_changed(job_id)
-        self._agenda.changed(job_ids)
-        self.wake.set()
+        own = self._own
+        if own is not None and own[0] == threading.get_ident():  # it looks until nothing is left
+            job_ids = [job_id for job_id in job_ids if job_id not in own[1]]
+        if job_ids:
+            self._agenda.changed(job_ids)
+            self.wake.set()
 
     def _on_listing(self, tokens: Iterable[str]) -> None:
         """A listing came, in which the VMs with these tokens are not as in the one before."""
@@ -169,7 +194,9 @@ class Supervisor:
         self._scan_at = self._clock() + SCAN
         with self._db.read() as session:
             self._in_use = dict.fromkeys(clouds_in_use(session))
-            return jobs_to_watch(session)
+            found = jobs_to_watch(session)
+        self._observed.only(found)
+        return found
 
     def _pass(self) -> None:
         if self._agenda:
@@ -177,15 +204,20 @@ class Supervisor:
         for cloud in [*self._in_use]:
             self._watcher.ask_listing(cloud)
         self._agenda.changed(self._jobs_listed())
-        for job_id in self._agenda.due(self._clock()):
+        due_now = self._agenda.due(self._clock())
+        work: list[Snapshot] = []
+        for first in range(0, len(due_now), TOGETHER):
+            work += self._look(due_now[first : first + TOGETHER])
+        work.sort(key=_without_notice)
+        for group in _groups(work[:TOGETHER]):
             try:
-                self._look(job_id)
-                continue
-            except (leases.StaleLease, transitions.StaleState) as error:
-                log.info("%s; looking again at the next pass", error)
-            except Exception:  # and a bug in one job must not stop the others
-                log.exception("job %s: this pass failed; the next one follows", job_id)
-            self._agenda.changed([job_id])
+                self._act(group)
+            except Exception:  # whose fault is it? nothing was written of any of them
+                for job_id in group:
+                    self._try(job_id, lambda job: self._act([job]))
+        if later := [facts.job.id for facts in work[TOGETHER:]]:
+            self._agenda.changed(later)
+            self.wake.set()
 
     def _jobs_listed(self) -> list[str]:
         """Of the VMs that listings have told something new of."""
@@ -204,60 +236,109 @@ class Supervisor:
 
     # -- one job ---------------------------------------------------------------------------------
 
-    def _look(self, job_id: str) -> None:
-        if self._has_work(job_id):
-            self._effects.start(self._plan(job_id))
-            self._agenda.changed([job_id])
+    def _look(self, job_ids: list[str]) -> list[Snapshot]:
+        """Without the write lock: most looks end here, with what the job waits for. The facts of
+        those about which there is something to decide."""
+        work: list[Snapshot] = []
 
-    def _has_work(self, job_id: str) -> bool:
-        """Without the write lock: most looks end here, with what the job waits for."""
-        now = self._clock()
-        with self._db.read() as session:
-            facts, actions = self._decide(session, job_id)
-        if not actions:
-            waits_for = due(facts)
-            self._agenda.plan(job_id, waits_for, now=now)
-            if waits_for is not None and waits_for.offers and self._watcher.offers() is not None:
-                self._agenda.changed([job_id])  # they came before it said that it waits for them
-        return bool(actions)
+        def look(*jobs: str) -> None:
+            with self._db.read() as session:
+                found = self._facts(session, jobs)
+            for job_id, facts in found.items():
+                if decide(facts):
+                    work.append(facts)
+                else:
+                    self._wait(job_id, facts)
+
+        try:
+            look(*job_ids)
+        except Exception:  # whose bug is it? those that were looked at are so again
+            work.clear()
+            for job_id in job_ids:
+                self._try(job_id, look)
+        return work
+
+    def _try(self, job_id: str, step: Callable[[str], None]) -> None:
+        try:
+            step(job_id)
+            return
+        except (leases.StaleLease, transitions.StaleState) as error:
+            log.info("%s; looking again at the next pass", error)
+        except Exception:  # a bug in one job must not stop the others
+            log.exception("job %s: this pass failed; the next one follows", job_id)
+        self._agenda.changed([job_id])
+
+    def _wait(self, job_id: str, facts: Snapshot) -> None:
+        """There is nothing to decide."""
+        waits_for = due(facts)
+        self._agenda.plan(job_id, waits_for, now=facts.now)
+        if waits_for is not None and waits_for.offers and self._watcher.offers() is not None:
+            self._agenda.changed([job_id])  # they came before it said that it waits for them
+
+    def _facts(self, session: Session, job_ids: Sequence[str]) -> dict[str, Snapshot]:
+        return snapshots_of(
+            session, job_ids, self._observed, jitter=self._rng.random, now=self._clock()
+        )
 
     def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:
-        facts = snapshot_of(
-            session, job_id, self._observed, jitter=self._rng.random(), now=self._clock()
-        )
+        facts = self._facts(session, [job_id])[job_id]
         return facts, decide(facts)
 
-    def _plan(self, job_id: str) -> list[Effect]:
-        """Decide and write until nothing is left to decide; the effects that this needs."""
+    def _act(self, job_ids: Sequence[str]) -> None:
+        """Decide and write until nothing is left to decide; then the effects that this needs."""
         self._chaos.reach("before_plan")
-        now = self._clock()
-        effects: list[Effect] = []
-        over: list[str] = []
-        with self._db.begin() as session:
-            leases.lock(session, job_id)
-            for _ in range(ROUNDS):
-                facts, actions = self._decide(session, job_id)
-                if not actions:
-                    break
-                for action in actions:
-                    log.info("job %s: %s", job_id, action)
-                    effects += apply(session, facts, action, self._launch_context(), now=now)
-                    session.flush()
-                over += [action.vm for action in actions if isinstance(action, VmOver)]
-                asked = [effect.vm for effect in effects if isinstance(effect, Terminate)]
-                self._asked.update(dict.fromkeys(asked, now))
-            else:
-                raise RuntimeError(f"job {job_id}: no end of decisions, the last was {actions}")
-        for vm_id in over:
+        self._own = (threading.get_ident(), frozenset(job_ids))
+        try:
+            plan = self._plan(job_ids)
+        finally:
+            self._own = None
+        for vm_id in plan.over:
             self._sessions.forget(vm_id)
             self._heartbeats.forget(vm_id)
             self._directives.forget(vm_id)
             self._asked.pop(vm_id, None)
-        launches = [effect for effect in effects if isinstance(effect, Launch)]
-        self._in_use.update(dict.fromkeys(effect.cloud for effect in launches))
+        asked = [effect.vm for effect in plan.effects if isinstance(effect, Terminate)]
+        self._asked.update(dict.fromkeys(asked, self._clock()))
+        launches = [effect.cloud for effect in plan.effects if isinstance(effect, Launch)]
+        self._in_use.update(dict.fromkeys(launches))
+        for facts in plan.settled:
+            self._wait(facts.job.id, facts)
         if launches:
             self._chaos.reach("vm_row_committed")
-        return effects
+        self._effects.start(plan.effects)
+
+    def _plan(self, job_ids: Sequence[str]) -> _Plan:
+        """One transaction: reading again, under the lock, costs the same for several jobs as for
+        one. Raises what one of them raises, and then nothing is written of any."""
+        plan, pending = _Plan(), sorted(job_ids)
+        with self._db.begin() as session:
+            leases.lock_all(session, pending)
+            for _ in range(ROUNDS):
+                found = self._facts(session, pending)
+                pending, launches = [], False
+                for job_id, facts in found.items():
+                    actions = decide(facts)
+                    if not actions:
+                        plan.settled.append(facts)
+                        continue
+                    pending.append(job_id)
+                    if launches and facts.back_offs:
+                        continue  # that launch may be the one that is let through
+                    self._write(session, facts, actions, plan)
+                    launches |= any(isinstance(action, LaunchVm) for action in actions)
+                if not pending:
+                    return plan
+            raise RuntimeError(f"jobs {pending}: no end of decisions")
+
+    def _write(
+        self, session: Session, facts: Snapshot, actions: Sequence[Action], plan: _Plan
+    ) -> None:
+        for action in actions:
+            log.info("job %s: %s", facts.job.id, action)
+            context = self._launch_context()
+            plan.effects += apply(session, facts, action, context, now=facts.now)
+            session.flush()
+        plan.over += [action.vm for action in actions if isinstance(action, VmOver)]
 
     def _launch_context(self) -> LaunchContext:
         return LaunchContext(
@@ -267,6 +348,19 @@ class Supervisor:
             offers=self._watcher.offers() or {},
             heartbeats=self._heartbeats,
         )
+
+
+def _groups(work: Sequence[Snapshot]) -> list[list[str]]:
+    """The jobs that are written in one transaction: those with notices, which come in swarms and
+    are in a hurry. Of others, what the cloud answers to one is known when the next is decided."""
+    alone = [[facts.job.id] for facts in work if _without_notice(facts)]
+    noticed = [facts.job.id for facts in work if not _without_notice(facts)]
+    return [noticed[at : at + WRITTEN] for at in range(0, len(noticed), WRITTEN)] + alone
+
+
+def _without_notice(facts: Snapshot) -> bool:
+    """False, which sorts first, where time runs out."""
+    return not any(attempt.notice_at for attempt in facts.living)
 
 
 def limits_of(settings: MasterSettings) -> Limits:

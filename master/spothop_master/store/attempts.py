@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from spothop.wire import USER_FAILURES, VM_LEAVING, AttemptState, EndReason
@@ -107,6 +107,21 @@ def hangs(session: Session, job_id: str) -> int:
         Attempt.job_id == job_id, Attempt.reason == EndReason.HANG.value
     )
     return session.scalar(hung if since is None else hung.where(Attempt.ended_at >= since)) or 0
+
+
+def ever_prepared(session: Session, job_id: str) -> bool:
+    """Some place of the job was."""
+    return _ever(session, job_id, Place.prepared_at.is_not(None))
+
+
+def ever_trained(session: Session, job_id: str) -> bool:
+    """Some place of the job made a step."""
+    return _ever(session, job_id, Place.first_step_at.is_not(None))
+
+
+def _ever(session: Session, job_id: str, what: ColumnElement[bool]) -> bool:
+    query = select(Place.id).join(Attempt).where(Attempt.job_id == job_id, what)
+    return session.scalar(query.limit(1)) is not None
 
 
 def _observe_end(session: Session, attempt: Attempt, why: EndReason, now: datetime) -> None:

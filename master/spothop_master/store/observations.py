@@ -196,19 +196,6 @@ def saved_since_notice(session: Session, attempt: Attempt) -> bool:
     return session.scalar(saved.limit(1)) is not None
 
 
-def saved_since_stop(session: Session, attempt: Attempt) -> bool:
-    """The emergency save that its agent was told to end with is committed."""
-    if attempt.stop_at is None:
-        return False
-    saved = select(Checkpoint.id).where(
-        Checkpoint.job_id == attempt.job_id,
-        Checkpoint.attempt == attempt.number,
-        Checkpoint.kind == SaveKind.EMERGENCY.value,
-        Checkpoint.committed_at > attempt.stop_at,
-    )
-    return session.scalar(saved.limit(1)) is not None
-
-
 def emergency(session: Session, vm: VmRow, place: Place, *, now: datetime) -> None:
     """Of a VM that was taken from an attempt while it trained: 1 when the emergency save became
     durable, 0 when not, or no notice came.

@@ -7,6 +7,7 @@ savepoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -31,13 +32,19 @@ from spothop_master.store.transitions import StaleState
 Row = TypeVar("Row", Refusal, BackOffRow)
 
 
-def of_job(session: Session, job_id: str) -> tuple[PoolRefusal, ...]:
-    """What its pools answered last."""
-    rows = session.scalars(select(Refusal).where(Refusal.job_id == job_id).order_by(Refusal.id))
-    return tuple(
-        PoolRefusal(pool=_pool(row), error=row.error, last_at=row.last_at, until=row.until)
-        for row in rows
-    )
+def of_jobs(session: Session, job_ids: Sequence[str]) -> dict[str, tuple[PoolRefusal, ...]]:
+    """What their pools answered last; jobs without a refusal are left out."""
+    rows = session.scalars(
+        select(Refusal).where(Refusal.job_id.in_(job_ids)).order_by(Refusal.id)
+    ).all()
+    return {
+        job_id: tuple(_refusal(row) for row in rows if row.job_id == job_id)
+        for job_id in dict.fromkeys(row.job_id for row in rows)
+    }
+
+
+def _refusal(row: Refusal) -> PoolRefusal:
+    return PoolRefusal(pool=_pool(row), error=row.error, last_at=row.last_at, until=row.until)
 
 
 def back_offs(session: Session) -> tuple[BackOff, ...]:
