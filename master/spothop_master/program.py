@@ -29,6 +29,7 @@ from spothop_master import chaos, front_door, home
 from spothop_master.app import create_app, first_start
 from spothop_master.clouds.local.config import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
+from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
 from spothop_master.store.migrating import MigrationRefused
@@ -106,6 +107,8 @@ def serve(
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogLimit())
     for quiet in ("apscheduler", "httpx", "alembic"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
     options = {
@@ -149,6 +152,7 @@ def make_server(app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
         http=partial(front_door.WatchedConnection, door=door),  # type: ignore[arg-type]
+        log_config=None,  # its lines go where ours go
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACEFUL_S,
