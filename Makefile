@@ -10,7 +10,14 @@ TEST_WORKERS ?= 2
 # The largest download shows how far it is, where somebody can see it.
 SHOWN := $(if $(MAKE_TERMOUT),,--quiet)
 
-.PHONY: help demo test test-all test-python mutants check openapi bench clean
+# Whatever pip may take, but for PyTorch, has its hash in requirements/dev.txt: constraints with hashes
+# would make pip refuse this folder itself, and PyTorch of TORCH_INDEX, whose files are other ones.
+LOCKED := install --disable-pip-version-check --quiet --require-hashes -r requirements/dev.txt
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+  --custom-compile-command 'make lock' -c constraints.txt pyproject.toml
+THIS := --quiet --no-build-isolation -e
+
+.PHONY: help demo test test-all test-python mutants check openapi lock audit bench clean
 
 help:
 	@echo "make demo    train a GPT through preemptions on this machine (3 minutes, after the set-up)"
@@ -22,22 +29,25 @@ help:
 	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
 	@echo "make check   lint, types, import contracts"
 	@echo "make openapi  write docs/openapi.json anew, after a change of the REST API"
+	@echo "make lock    write requirements/*.txt anew, after a change of constraints.txt or pyproject.toml"
+	@echo "make audit   look for known faults of what is installed (needs pypi.org)"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "error: spothop needs Python 3.10 or newer; hint: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
 	  || { echo "error: this Python has no venv; hint: sudo apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) examples/demo/set_up.py --torch-index '$(TORCH_INDEX)'
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip $(LOCKED)
 ifeq ($(TORCH_INDEX),)
 	$(PIP) $(SHOWN) torch
 else
 	$(PIP) $(SHOWN) --index-url '$(TORCH_INDEX)' --no-deps torch
 endif
-	$(PIP) --quiet -e '.[agent,master,simulator,train,dev]'
+	$(PIP) $(THIS) '.[agent,master,simulator,train,dev]'
 	@touch $@
 
 demo: .venv/ready
@@ -51,12 +61,13 @@ test-all: .venv/ready
 
 test-python:
 	rm -rf .venv-python && $(PYTHON) -m venv .venv-python
-	.venv-python/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  -e '.[agent,master,simulator,dev]'
+	.venv-python/bin/python -m pip $(LOCKED)
+	.venv-python/bin/pip install --disable-pip-version-check -c constraints.txt \
+	  $(THIS) '.[agent,master,simulator,dev]'
 	.venv-python/bin/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/unit tests/contract
 
 mutants: .venv/ready
-	$(PIP) --quiet -e '.[mutants]'
+	$(PIP) $(THIS) '.[mutants]'
 	$(BIN)/python tests/support/mutants.py $(if $(CHILDREN),--children $(CHILDREN)) \
 	  $(if $(AGAIN),--again) $(if $(MUTANTS),'$(MUTANTS)')
 
@@ -69,8 +80,18 @@ check: .venv/ready
 openapi: .venv/ready
 	$(BIN)/python tests/support/openapi_file.py
 
+lock: .venv/ready
+	$(PIP) $(THIS) '.[lock]'
+	$(COMPILE) --extra agent --extra master --output-file requirements/run.txt
+	$(COMPILE) --extra agent --extra master --extra simulator --extra dev requirements/tools.in \
+	  --output-file requirements/dev.txt
+
+audit: .venv/ready
+	$(PIP) $(THIS) '.[audit]'
+	$(BIN)/python tests/support/audit.py
+
 bench: .venv/ready
-	$(PIP) --quiet -e '.[bench]'
+	$(PIP) $(THIS) '.[bench]'
 	$(BIN)/python benchmarks/run_all.py
 
 clean:

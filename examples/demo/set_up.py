@@ -51,10 +51,10 @@ def lines(*, system: str, gpu: bool, torch_index: str, free_gb: float) -> list[s
     told = [
         "Set-up, once. All of it goes to .venv; `make clean` removes it.",
         "  1. an empty Python environment",
-        f"  2. PyTorch, {f'from {torch_index}' if torch_index else 'its default build'}",
-        f"     about {torch}",
-        "  3. spothop and some 120 packages",
+        "  2. what spothop and its tests need: some 120 packages",
         f"     about {OTHERS}",
+        f"  3. PyTorch, {f'from {torch_index}' if torch_index else 'its default build'}",
+        f"     about {torch}",
         f"This takes about {minutes(whole)}, on a line of {LINE_MBIT_S} Mbit/s.",
     ]
     if brings_cuda and not gpu:

@@ -59,6 +59,7 @@ def test_a_disk_that_is_too_small_is_told_before(set_up: ModuleType) -> None:
 def test_make_takes_pytorch_from_the_index_that_is_named(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     default, named = (
         subprocess.run(
             ["make", "--dry-run", "demo", *options],
@@ -73,3 +74,4 @@ def test_make_takes_pytorch_from_the_index_that_is_named(tmp_path: Path) -> None
     assert "--index-url" not in default
     assert " torch\n" in default
     assert "-c constraints.txt" in named
+    assert "--require-hashes -r requirements/dev.txt" in named
