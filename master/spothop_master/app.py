@@ -68,6 +68,7 @@ from spothop_master.security import new_api_token
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
+from spothop_master.store import vms as vm_rows
 from spothop_master.store.db import Database
 from spothop_master.store.statistics import KeptStatistics
 from spothop_master.web import pages
@@ -302,12 +303,15 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
 
 
 def first_start(services: Services) -> None:
-    """Migrate, and make user `admin` where there is none.
+    """Migrate, tell of VMs whose cloud is not configured any more, and make user `admin` where
+    there is none.
 
     The token's file comes before its user: a master killed in between makes both anew.
     """
     services.db.migrate()
     now = services.clock()
+    with services.db.begin() as session:
+        vm_rows.note_clouds(session, services.clouds.keys(), now=now)
     with services.db.read() as session:
         if users.has_admin(session):
             return

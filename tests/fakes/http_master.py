@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ import httpx
 from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.master_harness import Inline
 from spothop_master.app import create_app
+from spothop_master.clouds.base import Cloud
 from spothop_master.security import Role
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
@@ -33,9 +34,15 @@ class HttpMaster:
     cloud happen at once, unless an `executor` is given."""
 
     def __init__(
-        self, folder: Path, *, executor: Executor | None = None, **settings: object
+        self,
+        folder: Path,
+        *,
+        executor: Executor | None = None,
+        clock: FakeClock | None = None,
+        clouds: Mapping[str, Cloud] | None = None,
+        **settings: object,
     ) -> None:
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
         own = {"home": folder / "home", "owner": "owner-1", "storage_roots": [folder]}
         self.settings = MasterSettings.model_validate({**own, "max_bundle_bytes": 1000, **settings})
@@ -45,7 +52,7 @@ class HttpMaster:
             write_migrated(database)  # the master finds nothing left to migrate
         self.app = create_app(
             self.settings,
-            {"fake": self.cloud},
+            {"fake": self.cloud} if clouds is None else dict(clouds),
             clock=self.clock,
             executor=executor or Inline(),
             loops=False,

@@ -169,6 +169,9 @@ def vms(console: Console, list_: Sequence[VmView], *, now: datetime, of_jobs: bo
     jobs = ["JOB"] if of_jobs else []
     columns = ("VM", *jobs, "POOL", "STATE", *right)
     print_table(console, columns, rows, right=right, under=("POOL", *jobs))
+    for vm in list_:
+        if vm.hint:
+            print_text(console, f"{vm.id}: {vm.hint}")
 
 
 def cost(job: JobView) -> str:

@@ -194,6 +194,8 @@ class VmView(BaseModel):
     """USD so far."""
     job: str | None = None
     """Whose it is; masters before this field do not tell."""
+    hint: str = ""
+    """What somebody has to do about it; empty for nearly all."""
 
 
 class StrayView(BaseModel):

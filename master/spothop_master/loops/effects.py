@@ -25,7 +25,14 @@ from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
 from spothop.wire import VM_LEAVING
-from spothop_master.clouds.base import Ambiguous, Cloud, CloudError, LaunchSpec, refused_by
+from spothop_master.clouds.base import (
+    Ambiguous,
+    BadRequest,
+    Cloud,
+    CloudError,
+    LaunchSpec,
+    refused_by,
+)
 from spothop_master.core.refusals import Growth, Refused
 from spothop_master.store import leases, transitions, vms
 from spothop_master.store.db import Database
@@ -147,13 +154,22 @@ class Effects:
             log.exception("VM %s: its lease ends by itself", effect.vm)
 
     def _call(self, effect: Effect) -> Write:
-        """Outside any session (I4); what to write comes back."""
+        """Outside any session (I4); what to write comes back. Of a cloud that is not configured any
+        more the row and its job tell since the start of this master (`vms.note_clouds`)."""
+        if effect.cloud not in self.clouds:
+            return self._ask_nobody(effect)
         if isinstance(effect, Terminate):
             return self._terminate(effect)
         with self.db.read() as session:
             state = session.scalar(select(VmRow.state).where(VmRow.id == effect.vm))
         unwanted = state is None or state in _LEAVING
         return self._withdraw(effect) if unwanted else self._launch(effect)
+
+    def _ask_nobody(self, effect: Effect) -> Write:
+        if isinstance(effect, Terminate):
+            return lambda session: None
+        missing = BadRequest(f"cloud {effect.cloud!r} is not configured any more")
+        return self._refused(effect.vm, refused_by(missing), str(effect.spec.pool))
 
     def _withdraw(self, effect: Launch) -> Write:
         def write(session: Session) -> None:

@@ -285,6 +285,8 @@ class VmRow(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)
     reason: Mapped[str | None] = mapped_column(String(24))
     detail: Mapped[str] = mapped_column(Text, default="")
+    hint: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """What somebody has to do about it, such as when its cloud is not configured any more."""
     refusal: Mapped[str | None] = mapped_column(String(24))
     """The `clouds.base` error that refused its launch, one of `REFUSALS`. Such a row stays until
     its place has another VM; how many there were is in `refusals`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -62,6 +63,29 @@ def request(session: Session, job: Job, order: Order, *, reason: str, now: datet
         session, "vm", f"requesting {reason}", now=now, row=row, data={"to": row.state}
     )
     return row
+
+
+def note_clouds(session: Session, known: Collection[str], *, now: datetime) -> None:
+    """Say of each living VM whose cloud was taken out of the configuration, and of each whose cloud
+    is back, what is to be done: once, in its row and in its job's events."""
+    living = VmRow.state != VmState.TERMINATED.value
+    for row in session.scalars(select(VmRow).where(living)):
+        text = "" if row.cloud in known else missing_cloud(row)
+        if row.hint == text:
+            continue
+        row.hint = text
+        told = text or f"cloud {row.cloud!r} is configured again"
+        data = {"level": "warning" if text else "info"}
+        transitions.record(session, "message", told, now=now, row=row, data=data)
+
+
+def missing_cloud(row: VmRow) -> str:
+    """What a user is told of a VM whose cloud nobody can ask any more."""
+    vm = f"{row.id} ({row.cloud_id})" if row.cloud_id else row.id
+    return (
+        f"cloud {row.cloud!r} is not configured any more: nobody can look at VM {vm} or end it; add"
+        " the cloud back, or end the VM by hand"
+    )
 
 
 def launched(session: Session, row: VmRow, *, cloud_id: str, reason: str, now: datetime) -> None:
