@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import os
 import shutil
 import stat
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 MAX_BYTES = 20 * 2**30
 """Most bytes after unpacking; a small archive may hold very much."""
 MAX_MEMBERS = 1_000_000
+MAX_HEADER = 1 << 20
+"""Bytes of one extended header. `tarfile` reads it whole, and one may say that it has any size."""
+MAX_HEADERS = 32 << 20
+"""Bytes of all extended headers: the global ones among them are kept."""
 
 
 class BundleError(Exception):
@@ -44,13 +51,15 @@ def unpack(archive: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            links = [_extract(tar, member, aside) for member in _bounded(tar)]
+        with (
+            gzip.open(archive) as unzipped,
+            tarfile.open(fileobj=(reader := _Reader(unzipped)), mode="r:") as tar,
+        ):
+            links = [_extract(tar, member, aside) for member in _bounded(tar, reader)]
         # Only now: a later member may change where an earlier link leads.
         for link in filter(None, links):
-            if not Path(os.path.realpath(link)).is_relative_to(aside.resolve()):
-                raise BundleError(f"the bundle's link {link.name!r} leads out of it")
-    except (tarfile.TarError, EOFError, OSError) as error:
+            _check_link(link, aside)
+    except (tarfile.TarError, EOFError, OSError, zlib.error, RuntimeError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise BundleError(f"the bundle cannot be unpacked: {error}") from error
     except BundleError:
@@ -59,15 +68,59 @@ def unpack(archive: Path, target: Path) -> None:
     os.replace(aside, target)
 
 
-def _bounded(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    total = 0
-    for count, member in enumerate(tar, 1):
+class _Reader(io.RawIOBase):
+    """The unpacked archive, as `tarfile` reads it: what it reads of headers is bounded."""
+
+    def __init__(self, source: gzip.GzipFile) -> None:
+        self._source = source
+        self._headers = 0
+        self.of_headers = True
+        """Whether headers are read now, and not what a member holds."""
+
+    def read(self, size: int = -1) -> bytes:
+        if self.of_headers and size != tarfile.BLOCKSIZE:
+            self._headers += size
+            if not 0 <= size <= MAX_HEADER or self._headers > MAX_HEADERS:
+                raise BundleError(
+                    f"a header of the bundle has more than {MAX_HEADER} bytes, "
+                    f"or all of them more than {MAX_HEADERS}"
+                )
+        return self._source.read(size)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._source.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
+
+
+def _check_link(link: Path, root: Path) -> None:
+    """It may lead to what is not there yet, but not out, and not in a circle."""
+    if not Path(os.path.realpath(link)).is_relative_to(root.resolve()):
+        raise BundleError(f"the bundle's link {link.name!r} leads out of it")
+    try:
+        link.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise BundleError(
+            f"the bundle's link {link.name!r} leads nowhere: {error.strerror}"
+        ) from None
+
+
+def _bounded(tar: tarfile.TarFile, reader: _Reader) -> Iterator[tarfile.TarInfo]:
+    total = count = 0
+    while (member := tar.next()) is not None:
+        tar.members.clear()  # type: ignore[attr-defined]  # all of a million are too many to keep
+        count += 1
         total += member.size
         if count > MAX_MEMBERS or total > MAX_BYTES:
             raise BundleError(
                 f"the bundle unpacks to more than {MAX_BYTES} bytes or {MAX_MEMBERS} files"
             )
+        reader.of_headers = False
         yield member
+        reader.of_headers = True
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Path | None:

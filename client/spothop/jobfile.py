@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ MOST_PROBLEMS = 20
 """That are told of one file."""
 LONGEST_KEY = 100
 """Of an unknown key, that is compared with those we know."""
+MAX_VALUES = 100_000
+"""In one file; as its aliases count in full."""
 _NAMES_A_VALUE = re.compile("found undefined alias|could not determine a constructor for the tag")
 
 
@@ -92,7 +94,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     """The mapping in a YAML file, loaded safely; duplicate keys are refused."""
     text = _read_text(path)
     try:
-        content = yaml.load(text, _Loader)
+        content = _loaded(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -131,6 +133,40 @@ def _read_text(path: Path) -> str:
 
 def _file_error(fact: str, hint: str) -> JobFileError:
     return JobFileError([FieldProblem(field="", value="", fact=fact, hint=hint)])
+
+
+def _loaded(text: str) -> Any:
+    """Raises yaml.YAMLError; also for what is small only as long as nobody writes it out."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _written_out(node, {})
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values the node stands for, with every alias and merge key (`<<`) in full.
+
+    Nine lines of aliases of aliases stand for billions, and whoever walks through them never comes
+    back; one that contains itself, for endlessly many. Raises yaml.YAMLError above `MAX_VALUES`.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if (before := known.get(id(node))) is not None:
+        count = before
+    else:
+        known[id(node)] = MAX_VALUES + 1  # as long as we are in it: a node inside itself
+        inner = node.value if isinstance(node, yaml.SequenceNode) else chain(*node.value)
+        known[id(node)] = count = 1 + sum(_written_out(child, known) for child in inner)
+    if count > MAX_VALUES:
+        raise yaml.YAMLError(
+            f"with its aliases written out it has more than {MAX_VALUES} values, or contains itself"
+        )
+    return count
 
 
 class _Loader(yaml.SafeLoader):

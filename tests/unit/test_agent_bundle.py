@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,62 @@ def test_a_damaged_archive_leaves_nothing(tmp_path: Path, damage: Callable[[byte
     with pytest.raises(BundleError, match="cannot be unpacked"):
         unpack(path, tmp_path / "work")
     assert [p.name for p in tmp_path.iterdir()] == ["b.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [(member("a", tarfile.SYMTYPE, "a"), b"")],
+        [(member("a", tarfile.SYMTYPE, "b"), b""), (member("b", tarfile.SYMTYPE, "a"), b"")],
+        [(member("a", tarfile.SYMTYPE, "a"), b""), (member("a/b"), b"x")],
+        [(member("a", tarfile.LNKTYPE, "a"), b"")],
+    ],
+)
+def test_a_link_to_itself_is_refused(
+    tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]
+) -> None:
+    path = archive(tmp_path / "b.tar.gz", *members)
+    with pytest.raises(BundleError):
+        unpack(path, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def headers(kind: bytes, size: int, *, count: int = 1) -> Iterator[bytes]:
+    """Extended headers that say that they have so many bytes, and have them."""
+    for number in range(count):
+        info = tarfile.TarInfo(f"header-{number}")
+        info.type, info.size = kind, size
+        yield info.tobuf(tarfile.USTAR_FORMAT)
+        begin = f"{size} k{number:06d}=".encode()
+        yield begin
+        left = size - len(begin) - 1
+        for at in range(0, left, 1 << 20):
+            yield bytes(min(1 << 20, left - at)).replace(b"\0", b"x")
+        yield b"\n" + bytes(-size % tarfile.BLOCKSIZE)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+@pytest.mark.parametrize(("size", "count"), [(300_000_000, 1), (1_000_000, 60)])
+def test_large_headers_are_refused_before_they_are_read(
+    tmp_path: Path, kind: bytes, size: int, count: int
+) -> None:
+    path = tmp_path / "b.tar.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for block in islice(headers(kind, size, count=count), None if count > 1 else 4):
+            file.write(block)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BundleError, match="header of the bundle"):
+            unpack(path, tmp_path / "work")
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_a_pax_header_is_for_still_works(tmp_path: Path) -> None:
+    name = "/".join(["\u00e4" * 60] * 5)
+    path = archive(tmp_path / "b.tar.gz", (member(name), b"x"), (member("b"), b"y"))
+    unpack(path, tmp_path / "work")
+    assert (tmp_path / "work" / name).read_bytes() == b"x"
+    assert (tmp_path / "work" / "b").read_bytes() == b"y"

@@ -139,6 +139,14 @@ def test_symlinks_that_lead_out_are_refused(code: Path, target: str) -> None:
     assert ".gitignore" in caught.value.hint
 
 
+def test_a_symlink_to_itself_is_refused(code: Path) -> None:
+    (code / "a").symlink_to("b")
+    (code / "b").symlink_to("a")
+    with pytest.raises(BundleError, match=r"the symlink [ab] leads to itself") as caught:
+        survey(code)
+    assert ".gitignore" in caught.value.hint
+
+
 def test_an_ignored_symlink_may_lead_anywhere(code: Path) -> None:
     (code / "data").symlink_to("/etc")
     write(code / ".gitignore", "data\n")

@@ -324,6 +324,19 @@ def test_events_are_lines_and_with_json_one_object_each(cli: Cli, follow: list[s
     assert [json.loads(line)["id"] for line in cli.out.splitlines()] == [1, 2, 3]
 
 
+def test_logs_on_a_terminal_control_nothing_but_its_colours(cli: Cli) -> None:
+    cli.master.states = ["succeeded"]
+    cli.master.log = b"\x1b[31mred\x1b[0m \x1b]0;owned\x07\n"
+    cli.terminal = True
+    assert cli("logs", JOB) == 0
+    assert cli.out == "red \u241b]0;owned\u2407\n"  # colours: not into this pipe, as ever
+    assert cli("logs", JOB, "--raw") == 0
+    assert cli.out == "red \x1b]0;owned\x07\n"
+    cli.terminal = False
+    assert cli("logs", JOB) == 0
+    assert cli.out == "red \x1b]0;owned\x07\n"
+
+
 def test_logs_print_the_log_and_nothing_else(cli: Cli) -> None:
     cli.master.states = ["running"]
     assert cli("logs", JOB) == 0

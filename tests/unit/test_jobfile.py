@@ -291,6 +291,25 @@ def test_a_bomb_of_aliases_is_refused_quickly(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 3000
 
 
+MERGED = "\n".join(
+    ["a0: &a0 {k0: 1, k1: 2}"]
+    + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}" for i in range(1, 12)]
+)
+
+
+@pytest.mark.parametrize(
+    "content", [MERGED, "env: &e {A: *e}", "name: &n [*n]", "env: &e\n  <<: *e"]
+)
+def test_merge_keys_and_aliases_count_in_full(tmp_path: Path, content: str) -> None:
+    with pytest.raises(JobFileError, match=r"with its aliases written out|is not YAML"):
+        jobfile.load(write(tmp_path, content))
+
+
+def test_a_few_aliases_are_fine(tmp_path: Path) -> None:
+    text = "name: a\nrun: b\nenv: &e {A: x, B: y}\ndata: {<<: {}}\n"
+    assert jobfile.load(write(tmp_path, text)).env == {"A": "x", "B": "y"}
+
+
 def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
     file = write(tmp_path, b"\xef\xbb\xbfname: a\nrun: b")
     assert jobfile.load(file).name == "a"

@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from spothop.cli import views
+from spothop.cli.consoles import OurConsole
+from spothop.cli.harmless import harmless
 from spothop.cli.joblog import JobLog
 from spothop.cli.story import Story
 from spothop.eventlog import EventFilter
@@ -36,7 +38,7 @@ class Screen:
 
     def __init__(self, console: Console, *, terminal: bool, verbose: bool = False) -> None:
         self._console = console
-        self._aside = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._aside = OurConsole(stderr=True)
         self._news = EventFilter()
         self._story = None if verbose else Story()
         self._joblog = JobLog(of_agent=verbose)
@@ -85,7 +87,8 @@ class Screen:
 
     def status(self, text: str) -> None:
         if self._live is not None:
-            self._live.update(Text(text, style="reverse", no_wrap=True, overflow="ellipsis"))
+            shown = Text(harmless(text), style="reverse", no_wrap=True, overflow="ellipsis")
+            self._live.update(shown)
 
     def away(self, message: str) -> None:
         if self._live is not None:

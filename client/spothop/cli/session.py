@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from spothop.cli.harmless import harmless
 from spothop.sdk.settings import ClientSettings, read_settings
 
 if TYPE_CHECKING:
@@ -49,10 +50,11 @@ class Session:
             self.settings.url, self.settings.token, transport=self.transport, sleep=self.sleep
         )
 
-    def console(self) -> Console:
-        from rich.console import Console
+    def console(self, *, raw: bool = False) -> Console:
+        """`raw`: characters that control a terminal are passed on to it."""
+        from spothop.cli.consoles import OurConsole
 
-        return Console(highlight=False, markup=False, emoji=False)
+        return OurConsole(raw=raw)
 
     def say(self, text: str) -> None:
         """A sentence on the standard output: a line for programs, wrapped at words for people."""
@@ -62,6 +64,10 @@ class Session:
         from spothop.cli.text import print_text
 
         print_text(self.console(), text)
+
+    def line(self, text: str) -> None:
+        """One line on the standard output, such as a path: never wrapped."""
+        typer.echo(harmless(text) if self.terminal else text)
 
 
 def session_of(context: typer.Context) -> Session:
@@ -82,8 +88,7 @@ def aside(text: str) -> None:
     if not sys.stderr.isatty():
         typer.echo(text, err=True)
         return
-    from rich.console import Console
-
+    from spothop.cli.consoles import OurConsole
     from spothop.cli.text import print_text
 
-    print_text(Console(stderr=True, highlight=False, markup=False, emoji=False), text)
+    print_text(OurConsole(stderr=True), text)

@@ -39,7 +39,7 @@ def submit(
             return 1
         job = client.submit(spec, client.upload_bundle(bundle))
         if as_json:
-            typer.echo(job.model_dump_json(indent=2))
+            print_json(job.model_dump(mode="json"))
             return 0
         session.say(f"submitted {job.id}")
         if detach:

@@ -11,6 +11,7 @@ files.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -251,6 +252,13 @@ def _link(path: str, name: str, top: Path) -> str:
             f"the symlink {name} leads out of the code directory, to {target}",
             "copy the target in, use `data:` for data, or name the link in .gitignore",
         )
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BundleError(
+                f"the symlink {name} leads to itself", "remove it, or name it in .gitignore"
+            ) from None
     return os.path.relpath(target, (top / name).parent)
 
 

@@ -16,6 +16,12 @@ JobArgument = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NdjsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+RawOption = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Pass on to a terminal what controls it, as it was written; can be abused."
+    ),
+]
 TargetArgument = Annotated[
     str, typer.Argument(metavar="JOB|VM", help="The id or name of a job, or the id of a VM.")
 ]

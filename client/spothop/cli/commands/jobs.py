@@ -11,10 +11,11 @@ from spothop.cli.commands.common import (
     JobArgument,
     JsonOption,
     NdjsonOption,
+    RawOption,
     print_json,
     print_line,
 )
-from spothop.cli.session import session_of
+from spothop.cli.session import aside, session_of
 
 
 def jobs(
@@ -75,23 +76,28 @@ def logs(
         int | None,
         typer.Option(min=1, metavar="N", help="Only of this attempt; they count from 1."),
     ] = None,
+    raw: RawOption = False,
     as_json: NdjsonOption = False,
 ) -> None:
     """Print the log of a job, through all its attempts.
 
-    It has the output of `setup:` and of the process; a line stands between two attempts.
+    It has the output of `setup:` and of the process; a line stands between two attempts. On a
+    terminal its colours stay; other characters that would control it are only shown.
 
     Example: spothop logs mnist-small -f
     """
+    from spothop.cli.harmless import HarmlessLog
     from spothop.cli.joblog import JobLog
 
-    log = JobLog()
-    with session_of(context).client() as client:
+    session, log, safe = session_of(context), JobLog(), HarmlessLog()
+    with session.client() as client:
         for piece in client.logs(job, attempt=attempt, follow=follow):
             if as_json:
                 print_line({"attempt": piece.attempt, "text": piece.text})
             else:
-                typer.echo(log.feed(piece.attempt, piece.text), nl=False)
+                text = log.feed(piece.attempt, piece.text)
+                typer.echo(safe.feed(text) if session.terminal and not raw else text, nl=False)
+    typer.echo(safe.end(), nl=False)
 
 
 def events(
@@ -100,6 +106,7 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job ends.")
     ] = False,
+    raw: RawOption = False,
     as_json: NdjsonOption = False,
 ) -> None:
     """Print what happened to a job: every event, oldest first.
@@ -110,7 +117,7 @@ def events(
     from spothop.eventlog import EventFilter
 
     session = session_of(context)
-    console = session.console()
+    console = session.console(raw=raw)
     news = EventFilter()
     with session.client() as client:
         for event in client.follow_events(job) if follow else client.events(job):
@@ -159,7 +166,8 @@ def download(
     from spothop import jobfile
 
     spec = jobfile.load(file) if file is not None else None
-    with session_of(context).client() as client:
+    session = session_of(context)
+    with session.client() as client:
         found = client.download(job, to, spec=spec)
     if as_json:
         checkpoint = str(found.checkpoint) if found.checkpoint is not None else None
@@ -173,8 +181,8 @@ def download(
         )
         return
     for problem in found.rejected:
-        typer.echo(f"warning: {problem}", err=True)
+        aside(f"warning: {problem}")
     if found.checkpoint is not None:
-        typer.echo(f"{found.checkpoint} (step {found.step:,})")
+        session.line(f"{found.checkpoint} (step {found.step:,})")
     for path in found.outputs:
-        typer.echo(path)
+        session.line(str(path))
