@@ -110,10 +110,12 @@ class HttpMaster:
         assert answer.status_code == 303, answer.text
         return {"Cookie": answer.headers["set-cookie"].partition(";")[0]}
 
-    def upload(self, bundle: bytes = BUNDLE) -> str:
+    def upload(self, bundle: bytes = BUNDLE, *, token: str | None = None) -> str:
         """Its SHA-256."""
         sha256 = hashlib.sha256(bundle).hexdigest()
-        self.call("PUT", f"/api/v1/bundles/{sha256}", content=bundle).raise_for_status()
+        self.call(
+            "PUT", f"/api/v1/bundles/{sha256}", token=token, content=bundle
+        ).raise_for_status()
         return sha256
 
     def submit(
@@ -122,7 +124,7 @@ class HttpMaster:
         """The job's view."""
         body = {
             "spec": {"name": "mnist", "run": "python train.py", **spec},
-            "bundle": self.upload(bundle),
+            "bundle": self.upload(bundle, token=token),
             "token": uuid.uuid4().hex,
         }
         answer = self.post("/api/v1/jobs", json=body, token=token)

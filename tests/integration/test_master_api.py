@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from fakes import sample_rows
 from fakes.http_master import BUNDLE, BUNDLE_SHA256, HttpMaster
@@ -27,6 +28,7 @@ from spothop.wire import (
 )
 from spothop_master.security import Role
 from spothop_master.store import users
+from spothop_master.store.schema import BundleUpload
 
 JOBS = "/api/v1/jobs"
 
@@ -135,6 +137,30 @@ def test_a_bundle_is_kept_by_its_content(master: HttpMaster) -> None:
     assert (answer.status_code, answer.headers["Content-Length"]) == (200, str(len(BUNDLE)))
 
 
+def test_the_hash_of_anothers_bundle_tells_and_runs_nothing(master: HttpMaster) -> None:
+    path = f"/api/v1/bundles/{BUNDLE_SHA256}"
+    ann, eve = master.user("ann"), master.user("eve")
+    master.submit(token=ann)
+    body = {"spec": {"name": "a", "run": "x"}, "bundle": BUNDLE_SHA256, "token": "eve"}
+    for _ in range(2):
+        assert master.call("HEAD", path, token=eve).status_code == 404
+        problem(master.post(JOBS, json=body, token=eve), 404, "no_such_bundle")
+    assert master.call("HEAD", path).status_code == 404  # nor an admin, who may have it anyhow
+    assert master.call("PUT", path, content=BUNDLE, token=eve).status_code == 201
+    assert master.call("HEAD", path, token=eve).status_code == 200
+    assert master.post(JOBS, json=body, token=eve).status_code == 201
+
+
+def test_a_bundle_from_before_uploads_were_written_down_is_its_jobs_owners(
+    master: HttpMaster,
+) -> None:
+    ann = master.user("ann")
+    master.submit(token=ann)
+    with master.services.db.begin() as session:
+        session.execute(delete(BundleUpload))
+    assert master.call("HEAD", f"/api/v1/bundles/{BUNDLE_SHA256}", token=ann).status_code == 200
+
+
 def test_a_bundle_that_is_not_its_name_is_refused_and_leaves_nothing(master: HttpMaster) -> None:
     answer = master.call("PUT", f"/api/v1/bundles/{'0' * 64}", content=BUNDLE)
     problem(answer, 422, "bundle_mismatch")
@@ -188,9 +214,10 @@ def test_a_submit_that_is_sent_again_finds_its_job_whatever_its_storage_says(
 
 
 def test_another_users_submit_token_is_refused(master: HttpMaster) -> None:
-    master.upload()
+    ann = master.user("ann")
+    master.upload(token=ann)
     body = {"spec": {"name": "a", "run": "x"}, "bundle": BUNDLE_SHA256, "token": "once"}
-    assert master.post(JOBS, json=body, token=master.user("ann")).status_code == 201
+    assert master.post(JOBS, json=body, token=ann).status_code == 201
     problem(master.post(JOBS, json=body, token=master.user("bob")), 409, "token_taken")
 
 
@@ -256,6 +283,7 @@ def test_a_price_that_is_too_high_today_is_no_reason_to_refuse(master: HttpMaste
 def test_init_from_reads_only_jobs_that_the_user_sees(master: HttpMaster) -> None:
     ann, bob = master.user("ann"), master.user("bob")
     job = master.submit(token=ann)["id"]
+    master.upload(token=bob)
     spec = {"name": "b", "run": "x", "checkpoint": {"init_from": f"job:{job}"}}
     body = {"spec": spec, "bundle": BUNDLE_SHA256, "token": "t"}
     found = problem(master.post(JOBS, json=body, token=bob), 422, "no_such_job")

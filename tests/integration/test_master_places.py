@@ -23,7 +23,8 @@ def master(tmp_path: Path) -> Iterator[HttpMaster]:
 
 def sent(master: HttpMaster, path: str, token: str | None = None, **spec: Any) -> httpx.Response:
     spec = {"name": "a", "run": "x", **spec}
-    master.upload()
+    if path == "jobs":
+        master.upload(token=token)
     body: dict[str, Any] = {"spec": spec, "bundle": BUNDLE_SHA256, "token": uuid.uuid4().hex}
     return master.post(
         f"/api/v1/{path}", token=token, json=body if path == "jobs" else {"spec": spec}

@@ -157,6 +157,7 @@ def test_a_user_that_was_there_before_does_not_submit_to_it(master: HttpMaster) 
     eve = master.user("eve")
     master.cloud.separates_users = False
     master.submit()
+    master.upload(token=eve)
     body = {"spec": {"name": "a", "run": "b"}, "bundle": BUNDLE_SHA256, "token": "t" * 16}
     refused = master.post("/api/v1/jobs", json=body, token=eve)
     assert (refused.status_code, refused.json()["error"]) == (403, "users_not_separated")

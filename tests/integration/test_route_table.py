@@ -41,8 +41,8 @@ GET    /api/v1/me                         401   200   200   200   200   401   40
 GET    /api/v1/disk                       401   200   200   200   200   401   401   401   401
 GET    /api/v1/pools                      401   200   200   200   200   401   401   401   401
 POST   /api/v1/plan                       401   200   200   200   200   401   401   401   401
-HEAD   /api/v1/bundles/{sha256}           401   200   200   200   200   401   401   401   401
-PUT    /api/v1/bundles/{sha256}           401   200   200   200   403   401   401   401   401
+HEAD   /api/v1/bundles/{sha256}           401   404   200   404   404   401   401   401   401
+PUT    /api/v1/bundles/{sha256}           401   201   200   201   403   401   401   401   401
 
 GET    /api/v1/jobs                       401   200   200   200   200   401   401   401   401
 POST   /api/v1/jobs                       401   201   201   201   403   401   401   401   401
@@ -137,13 +137,17 @@ class World:
         self.values = {
             "{ref}": self.agent.job,
             "{vm_id}": self.agent.vm,
-            "{sha256}": master.upload(CODE_OF_OWNER),
+            "{sha256}": master.upload(CODE_OF_OWNER, token=self.tokens["owner"]),
             "{name}": self.spare_user,
             "{token_id}": str(self.spare_token),
         }
 
     def call(self, method: str, path: str, **more: Any) -> Any:
         return self.master.call(method, f"/api/v1{path}", **more).raise_for_status().json()
+
+    def call_as(self, who: str, method: str, path: str, **more: Any) -> None:
+        token = self.tokens[who]
+        self.master.call(method, f"/api/v1{path}", token=token, **more).raise_for_status()
 
     def token(self, **more: object) -> Any:
         return self.call("POST", "/tokens", json={"user": "admin", "name": "test", **more})
@@ -170,6 +174,9 @@ class World:
             path = path.replace(self.agent.job, self.idle_job)
         if str(row) == "GET /static":
             path += "/style.css"
+        if str(row) == "POST /api/v1/jobs" and who in ("admin", "other"):
+            path_of_code = f"/bundles/{self.values['{sha256}']}"  # the hash alone runs nothing
+            self.call_as(who, "PUT", path_of_code, content=CODE_OF_OWNER)
         more = self.body(str(row))
         return self.master.call(
             row.method,

@@ -38,6 +38,8 @@ class Sessions:
         self._known: dict[str, VmSession] = {}
         self._acked: dict[str, int] = {}
         self._nodes: dict[tuple[str, int], int] = {}
+        self._forgotten = 0
+        """How often a VM was forgotten: what was read before may be out of date."""
         self._lock = threading.Lock()
 
     def remembered(self, token: str) -> VmSession | None:
@@ -48,6 +50,8 @@ class Sessions:
     def look_up(self, token: str) -> VmSession:
         """Raises `ApiError`: 401 for an unknown session, 410 when its VM is over."""
         digest = token_hash(token)
+        with self._lock:
+            before = self._forgotten
         with self._db.read() as session:
             row = session.scalar(select(VmRow).where(VmRow.session_hash == digest))
         if row is None:
@@ -59,12 +63,14 @@ class Sessions:
             raise vm_is_over(row.id)
         known = VmSession(vm=row.id, job=row.job_id or "", pool=pool_of(row))
         with self._lock:
-            self._known[digest] = known
+            if self._forgotten == before:  # else it may be over since we have read the row
+                self._known[digest] = known
         return known
 
     def forget(self, vm_id: str) -> None:
         """The next call asks the database."""
         with self._lock:
+            self._forgotten += 1
             self._known = {k: v for k, v in self._known.items() if v.vm != vm_id}
             self._acked.pop(vm_id, None)
             self._nodes = {k: v for k, v in self._nodes.items() if k[0] != vm_id}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastapi import APIRouter, Request, Response
+from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
 from spothop_master import bundles
 from spothop_master.api import errors, openapi
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.problems import ApiError
+from spothop_master.security import Principal
+from spothop_master.services import Services
+from spothop_master.store import uploads
 
 router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 
@@ -23,24 +29,44 @@ router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
 async def put_bundle(
     sha256: str, request: Request, services: ServicesDep, user: Writer
 ) -> Response:
-    """The raw tar.gz. 201 when it is new, 200 when the master had it already."""
+    """The raw tar.gz. 201 when it is new, 200 when this user has sent it before."""
     try:
-        known = services.bundles.path(sha256) is not None
+        known = await run_in_threadpool(own_bundle, services, user, sha256) is not None
         with services.bundles.upload(sha256) as upload:
             async for chunk in request.stream():
                 await run_in_threadpool(upload.write, chunk)
             await run_in_threadpool(upload.finish)
     except bundles.BundleError as error:
         raise _problem(error) from None
+    await run_in_threadpool(_record, services, user, sha256)
     return Response(status_code=200 if known else 201)
+
+
+def _record(services: Services, user: Principal, sha256: str) -> None:
+    try:
+        with services.db.begin() as session:
+            uploads.record(session, sha256, user_id=user.user_id, now=services.clock())
+    except IntegrityError:  # the same one at the same moment: it is written down
+        return
+
+
+def own_bundle(services: Services, user: Principal, sha256: str) -> Path | None:
+    """The file of a bundle that this user may run; None where there is none, or it is of others.
+    Raises `BadBundleName`."""
+    path = services.bundles.path(sha256)
+    if path is None:
+        return None
+    with services.db.read() as session:
+        return path if uploads.has(session, sha256, user_id=user.user_id) else None
 
 
 @router.head("/{sha256}", response_class=Response, responses=errors.answers(401, 404, 422))
 def head_bundle(sha256: str, services: ServicesDep, user: Reader) -> Response:
-    """200 when the master has it, else 404."""
+    """200 when this user has sent it, or has a job with it; else 404."""
     try:
-        services.bundles.use(sha256)
-        path = services.bundles.path(sha256)
+        path = own_bundle(services, user, sha256)
+        if path is not None:
+            services.bundles.use(sha256)
     except bundles.BadBundleName as error:
         raise _problem(error) from None
     if path is None:
@@ -52,7 +78,7 @@ def no_such_bundle(sha256: str) -> ApiError:
     return ApiError(
         404,
         "no_such_bundle",
-        f"the master has no bundle {sha256[:64]}",
+        f"the master has no bundle {sha256[:64]} of yours",
         f"upload it first: PUT /api/v1/bundles/{sha256[:64]}",
         field="bundle",
     )

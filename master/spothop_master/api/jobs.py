@@ -14,7 +14,7 @@ from spothop.jobspec import JobSpec
 from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest, Wanted
 from spothop_master import bundles
 from spothop_master.api import errors
-from spothop_master.api.bundles import no_such_bundle
+from spothop_master.api.bundles import no_such_bundle, own_bundle
 from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec, may_use_storage
@@ -50,7 +50,7 @@ def submit(
         response.status_code = 200
         return made
     spec = checked_spec(request.spec)
-    if not _has_bundle(services, request.bundle):
+    if not _has_bundle(services, user, request.bundle):
         raise no_such_bundle(request.bundle)
     check_pools(services, spec)
     may_use_storage(services, user, spec)
@@ -185,9 +185,10 @@ def _view(services: Services, session: Session, job: Job) -> JobView:
     return job_views.views_of(session, [job], now=now, storage_url=url)[0]
 
 
-def _has_bundle(services: Services, sha256: str) -> bool:
+def _has_bundle(services: Services, user: Principal, sha256: str) -> bool:
     try:
-        return services.bundles.use(sha256)
+        own = own_bundle(services, user, sha256) is not None
+        return own and services.bundles.use(sha256)
     except bundles.BadBundleName:
         return False
 

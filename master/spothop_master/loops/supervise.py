@@ -25,7 +25,7 @@ from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
-from spothop_master.core.actions import Action, LaunchVm, VmOver
+from spothop_master.core.actions import Action, LaunchLost, LaunchVm, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
@@ -338,7 +338,8 @@ class Supervisor:
             context = self._launch_context()
             plan.effects += apply(session, facts, action, context, now=facts.now)
             session.flush()
-        plan.over += [action.vm for action in actions if isinstance(action, VmOver)]
+        ended = (VmOver, LaunchLost)
+        plan.over += [action.vm for action in actions if isinstance(action, ended)]
 
     def _launch_context(self) -> LaunchContext:
         return LaunchContext(

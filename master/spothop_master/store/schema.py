@@ -109,6 +109,15 @@ class Login(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
+class BundleUpload(Base):
+    """A user who has sent the bytes of a code bundle, and so may run it."""
+
+    __tablename__ = "bundle_uploads"
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    uploaded_at: Mapped[datetime]
+
+
 class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (one_of("state", JobState), one_of("wanted", Wanted))
