@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from spothop.wire import EventView
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spothop.wire import EventView
 
 AGENT_LINE = "spothop agent: "
 """How a line that the agent writes into a job's log begins. Warnings of the training API, in the

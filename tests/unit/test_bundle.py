@@ -153,6 +153,13 @@ def test_an_ignored_symlink_may_lead_anywhere(code: Path) -> None:
     assert names(code) == {".gitignore"}
 
 
+def test_a_line_feed_in_a_name_breaks_no_line_of_the_error(code: Path) -> None:
+    (code / "two\nlines").write_bytes(b"x" * 20_000)
+    with pytest.raises(BundleError) as caught:
+        packed(code, limit=10_000)
+    assert "MB  'two\\nlines'" in caught.value.message
+
+
 def test_a_directory_over_the_limit_names_its_largest_entries(code: Path) -> None:
     for i in range(8):
         write(code / f"f{i}.bin", "x" * (1000 * (i + 1)))

@@ -79,11 +79,11 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The demo's `__main__`, about to run in an empty folder, its steps given."""
+    """The demo's program, about to run in an empty folder, its steps given."""
     monkeypatch.syspath_prepend(DEMO)
     monkeypatch.setattr(sys, "argv", ["demo", "--steps", "600"])
     monkeypatch.chdir(tmp_path)
-    spec = importlib.util.spec_from_file_location("demo_main", DEMO / "__main__.py")
+    spec = importlib.util.spec_from_file_location("demo_main", DEMO / "demo.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -75,3 +76,20 @@ def test_make_takes_pytorch_from_the_index_that_is_named(tmp_path: Path) -> None
     assert " torch\n" in default
     assert "-c constraints.txt" in named
     assert "--require-hashes -r requirements/dev.txt" in named
+
+
+START = """
+import runpy, signal, sys, types
+seen = []
+demo = types.ModuleType("demo")
+demo.__getattr__ = lambda name: seen.append(signal.getsignal(signal.SIGINT)) or (lambda: 0)
+sys.modules["demo"] = demo
+runpy.run_path(sys.argv[1], run_name="not main")
+print(seen[-1] is signal.SIG_DFL)
+"""
+
+
+def test_ctrl_c_while_the_demo_is_imported_leaves_no_trace() -> None:
+    command = [sys.executable, "-c", START, str(DEMO / "__main__.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

@@ -8,7 +8,7 @@ from spothop.cli import views
 from spothop.cli.text import print_table, print_text
 from spothop.durations import duration
 from spothop.figures import size
-from spothop.sdk.codefiles import CodeFiles, LeftOut, Rule
+from spothop.sdk.codefiles import CodeFiles, LeftOut, Rule, on_one_line
 from spothop.wire import PlanReply
 
 
@@ -27,7 +27,7 @@ def _left_out(left: LeftOut) -> str:
     count = f"{'' if left.all_counted else 'more than '}{_files(left.files)}, {size(left.bytes)}"
     if left.rule is Rule.ALWAYS:
         return f"always left out ({', '.join(left.names)}): {count}"
-    return f"left out by {left.rule.value}: {count}, largest {left.largest}"
+    return f"left out by {left.rule.value}: {count}, largest {on_one_line(left.largest)}"
 
 
 def _files(count: int) -> str:

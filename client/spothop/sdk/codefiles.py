@@ -267,12 +267,20 @@ def _check_size(found: CodeFiles, limit: int) -> None:
     if total <= limit:
         return
     largest = sorted(found.entries, key=lambda entry: -entry.size)[:LARGEST_SHOWN]
-    shown = "".join(f"\n  {entry.size / 1e6:9.1f} MB  {entry.name}" for entry in largest)
+    shown = "".join(
+        f"\n  {entry.size / 1e6:9.1f} MB  {on_one_line(entry.name)}" for entry in largest
+    )
     raise BundleError(
         f"the code directory has {total / 1e6:.1f} MB, more than {limit / 1e6:.0f} MB; "
         f"the largest entries:{shown}",
         "name what is not code in .gitignore; give data as storage URLs under `data:`",
     )
+
+
+def on_one_line(name: str) -> str:
+    """A file's name for people: one with a line feed, or what a terminal obeys, as Python writes
+    it."""
+    return name if name.isprintable() else repr(name)
 
 
 # --- patterns -----------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ peer cannot read raises ``PROTOCOL``.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from spothop.wire.access import NewToken, TokenRequest, TokenView, UserRequest, UserView
 from spothop.wire.agent import (
     LOGS_RIDE,
@@ -44,6 +47,7 @@ from spothop.wire.common import (
     Insurance,
     Pool,
     PositiveSeconds,
+    Problem,
     SaveKind,
     Seconds,
     StorageSpec,
@@ -84,28 +88,37 @@ from spothop.wire.reports import (
     StartedReport,
     StepsReport,
 )
-from spothop.wire.users import (
-    AttemptView,
-    CheckpointView,
-    DiskView,
-    EventView,
-    InjectionView,
-    InjectRequest,
-    JobDetail,
-    JobDisk,
-    JobView,
-    PlaceView,
-    PlanReply,
-    PoolPlan,
-    PoolView,
-    PreemptRequest,
-    Problem,
-    RefusalView,
-    StrayView,
-    SubmitRequest,
-    UnprotectedView,
-    VmView,
-)
+
+if TYPE_CHECKING:
+    from spothop.wire.users import (
+        AttemptView,
+        CheckpointView,
+        DiskView,
+        EventView,
+        InjectionView,
+        InjectRequest,
+        JobDetail,
+        JobDisk,
+        JobView,
+        PlaceView,
+        PlanReply,
+        PoolPlan,
+        PoolView,
+        PreemptRequest,
+        RefusalView,
+        StrayView,
+        SubmitRequest,
+        UnprotectedView,
+        VmView,
+    )
+else:
+
+    def __getattr__(name: str) -> Any:
+        """What users ask is made when it is first used: it takes 50 ms, and no agent needs it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("spothop.wire.users"), name)
+
 
 __all__ = [
     "JOB_ACTIVE",

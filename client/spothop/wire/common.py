@@ -145,3 +145,13 @@ class Insurance(Strict):
     tau_s: float
     """The agent goes on from this after each save while the master is away."""
     reason: str
+
+
+class Problem(BaseModel):
+    """Body of every error answer: what is wrong, and what to do about it."""
+
+    error: str
+    """Stable machine-readable name, such as `no_such_job`."""
+    message: str
+    hint: str = ""
+    field: str | None = None

@@ -27,16 +27,6 @@ from spothop.wire.lifecycle import (
 )
 
 
-class Problem(BaseModel):
-    """Body of every error answer: what is wrong, and what to do about it."""
-
-    error: str
-    """Stable machine-readable name, such as `no_such_job`."""
-    message: str
-    hint: str = ""
-    field: str | None = None
-
-
 class PoolPlan(BaseModel):
     pool: Pool
     spot_price: float
