@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fake_cloud import AmbiguousAfter, FakeClock
-from fakes.master_harness import MasterHarness
+from fakes.master_harness import Inline, Later, MasterHarness
 from spothop.wire import Pool
 from spothop_master.clouds.base import (
     AuthFailed,
@@ -179,6 +179,29 @@ def test_one_launch_is_let_through_while_all_others_wait_for_its_answer(
     assert len(asked(harness)) == 2
     harness.tick(1)
     assert len(asked(harness)) == 2
+
+
+def test_launches_that_wait_for_their_turn_are_not_made_once_their_account_is_closed(
+    harness: MasterHarness,
+) -> None:
+    harness.calls = later = Later()
+    harness.restart()
+    refuse(harness, Throttled("slow down"))
+    for n in range(20):
+        harness.submit(f"job-{n}")
+    harness.look()
+    assert len(later.given) == 20, "all of them are decided before the first answer"
+    for call in later.given:
+        call()
+    assert len(asked(harness)) == 1
+    (row,) = harness.refusals()
+    assert row.count == 1
+    harness.calls = Inline()
+    harness.cloud.refusing.clear()
+    harness.restart()
+    rest(harness, 60)
+    assert len(harness.cloud.alive()) == 20
+    assert len(asked(harness)) == 21
 
 
 def test_an_answer_to_a_launch_from_before_opens_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ the lease of its VM, or by nobody; and a cloud that hangs takes no thread of ano
 1. The call is outside any session (I4). Its result, and the lease it was made under, go in one
    transaction (`store.leases`).
 2. Effects wait for a thread of their cloud, so `renew` has to be called meanwhile. A launch whose
-   VM nobody wants any more when its turn comes is not made.
+   VM nobody wants any more when its turn comes is not made, nor is one whose account, region or
+   zone was closed meanwhile (`core.refusals`).
 3. An unexpected exception gives the lease back, and the cloud's listing tells what came of the
    call. So it is after an answer that is not clear.
 """
@@ -20,7 +21,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
@@ -33,8 +33,8 @@ from spothop_master.clouds.base import (
     LaunchSpec,
     refused_by,
 )
-from spothop_master.core.refusals import Growth, Refused
-from spothop_master.store import leases, transitions, vms
+from spothop_master.core.refusals import BackOff, Growth, Refused
+from spothop_master.store import leases, refusals, transitions, vms
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
 
@@ -161,9 +161,11 @@ class Effects:
         if isinstance(effect, Terminate):
             return self._terminate(effect)
         with self.db.read() as session:
-            state = session.scalar(select(VmRow.state).where(VmRow.id == effect.vm))
-        unwanted = state is None or state in _LEAVING
-        return self._withdraw(effect) if unwanted else self._launch(effect)
+            row = session.get(VmRow, effect.vm)
+            if row is None or row.state in _LEAVING:
+                return self._withdraw(effect)
+            closed = refusals.closed_since(session, row, now=self.clock())
+        return self._launch(effect) if closed is None else self._not_asked(effect, closed)
 
     def _ask_nobody(self, effect: Effect) -> Write:
         if isinstance(effect, Terminate):
@@ -175,6 +177,15 @@ class Effects:
         def write(session: Session) -> None:
             row = session.get_one(VmRow, effect.vm)
             vms.withdrawn(session, row, now=self.clock())
+
+        return write
+
+    def _not_asked(self, effect: Launch, closed: BackOff) -> Write:
+        text = f"{effect.spec.pool} is not asked: {closed.told}"
+
+        def write(session: Session) -> None:
+            row = session.get_one(VmRow, effect.vm)
+            vms.not_asked(session, row, closed.error, text=text, now=self.clock())
 
         return write
 

@@ -49,17 +49,15 @@ def _refusal(row: Refusal) -> PoolRefusal:
 
 def back_offs(session: Session) -> tuple[BackOff, ...]:
     """Of all clouds, those that are over included."""
-    return tuple(
-        BackOff(
-            cloud=row.cloud,
-            scope=Scope(row.scope),
-            name=row.name,
-            error=row.error,
-            detail=row.detail,
-            until=row.until,
-        )
-        for row in session.scalars(select(BackOffRow).order_by(BackOffRow.cloud, BackOffRow.name))
-    )
+    rows = session.scalars(select(BackOffRow).order_by(BackOffRow.cloud, BackOffRow.name))
+    return tuple(_back_off(row) for row in rows)
+
+
+def closed_since(session: Session, vm: VmRow, *, now: datetime) -> BackOff | None:
+    """What was closed around this VM after its launch was decided, and still is."""
+    covering = (_covering(_pool(vm)), BackOffRow.until > now)
+    rows = session.scalars(select(BackOffRow).where(*covering).order_by(BackOffRow.until.desc()))
+    return next((_back_off(row) for row in rows if row.last_at >= vm.requested_at), None)
 
 
 def views(session: Session, job_id: str) -> list[RefusalView]:
@@ -135,6 +133,17 @@ def gave_a_vm(session: Session, vm: VmRow) -> None:
     row = session.scalar(select(Refusal).where(_of_pool(vm)))
     if row is not None and row.last_at < vm.requested_at:
         row.in_row, row.until = 0, None
+
+
+def _back_off(row: BackOffRow) -> BackOff:
+    return BackOff(
+        cloud=row.cloud,
+        scope=Scope(row.scope),
+        name=row.name,
+        error=row.error,
+        detail=row.detail,
+        until=row.until,
+    )
 
 
 def _close(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:

@@ -16,9 +16,10 @@ from spothop_master.store.schema import Event, Stray, User
 
 def written(session: Session, *, started_at: datetime) -> Written:
     """When this database was written before `started_at`. It was made when its first user was."""
+    newest = select(func.max(Event.id)).scalar_subquery()
     return Written(
         born_at=session.scalar(select(func.min(User.created_at))),
-        last_at=session.scalar(select(Event.at).order_by(Event.id.desc()).limit(1)),
+        last_at=session.scalar(select(Event.at).where(Event.id == newest)),
         started_at=started_at,
     )
 

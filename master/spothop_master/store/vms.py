@@ -149,6 +149,24 @@ def withdrawn(session: Session, row: VmRow, *, now: datetime) -> None:
         )
 
 
+def not_asked(session: Session, row: VmRow, error: str, *, text: str, now: datetime) -> None:
+    """What it was to be asked for was closed before its turn came: nobody refused it, and there is
+    no such VM."""
+    if row.state in (VmState.REQUESTED.value, VmState.TERMINATING.value):
+        transitions.change(
+            session,
+            row,
+            VmEvent.REFUSE,
+            now=now,
+            text=text,
+            reason=VmReason.LAUNCH_FAILED,
+            refusal=error,
+            detail=text,
+            ended_at=now,
+            join_hash=None,
+        )
+
+
 def launch_lost(
     session: Session, row: VmRow, *, detail: str, growth: Growth, now: datetime
 ) -> None:
@@ -171,6 +189,7 @@ def forget_refused(session: Session, job_id: str) -> None:
             VmRow.state == VmState.TERMINATED.value,
             VmRow.reason == VmReason.LAUNCH_FAILED.value,
             VmRow.refusal != "Ambiguous",
+            VmRow.lease_token.is_(None),  # whose last call to the cloud is still under way
             ~select(Place.id).where(Place.vm_id == VmRow.id).exists(),
             ~select(Injection.id).where(Injection.vm_id == VmRow.id).exists(),
         )
