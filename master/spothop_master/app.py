@@ -67,7 +67,7 @@ from spothop_master.problems import ApiError
 from spothop_master.security import new_api_token
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
-from spothop_master.store import users
+from spothop_master.store import summaries, users
 from spothop_master.store import vms as vm_rows
 from spothop_master.store.db import Database
 from spothop_master.store.statistics import KeptStatistics
@@ -309,6 +309,7 @@ def first_start(services: Services) -> None:
     The token's file comes before its user: a master killed in between makes both anew.
     """
     services.db.migrate()
+    _fill_summaries(services)
     now = services.clock()
     with services.db.begin() as session:
         vm_rows.note_clouds(session, services.clouds.keys(), now=now)
@@ -319,6 +320,14 @@ def first_start(services: Services) -> None:
     home.publish(services.settings.home / home.ADMIN_TOKEN, f"{token}\n", mode=0o600)
     with services.db.begin() as session:
         users.ensure_admin(session, token=token, now=now)
+
+
+def _fill_summaries(services: Services) -> None:
+    """Of the jobs of a release that had none; a portion in each transaction."""
+    while True:
+        with services.db.begin() as session:
+            if not summaries.fill(session):
+                return
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

@@ -25,6 +25,8 @@ from spothop.wire import (
     Insurance,
     JobDetail,
     JobDisk,
+    JobPage,
+    JobView,
     PlanReply,
     Pool,
     PoolPlan,
@@ -32,6 +34,7 @@ from spothop.wire import (
     RefusalView,
     SaveKind,
     StorageSpec,
+    VmPage,
     VmView,
 )
 
@@ -99,6 +102,12 @@ def job(*, state: str = "running", attempt: int = 1) -> JobDetail:
     )  # fmt: skip
 
 
+def job_page(*jobs: JobView, **more: Any) -> JobPage:
+    """The only page, of one job if none is given."""
+    listed = jobs or (job(),)
+    return JobPage(**{"jobs": listed, "counts": {"running": 1}, "total": len(listed), **more})
+
+
 def pool_view(*, spot: bool = True) -> PoolView:
     return PoolView(
         pool=POOL.model_copy(update={"spot": spot}), price=0.1234, on_demand_price=0.4,
@@ -150,8 +159,8 @@ class FakeMaster:
         answers: dict[str, Any] = {
             "POST /plan": plan_reply(),
             "POST /jobs": job(),
-            "GET /jobs": [job()],
-            "GET /vms": [vm()],
+            "GET /jobs": job_page(),
+            "GET /vms": VmPage(vms=[vm()]),
             "GET /disk": DiskView(
                 database=12_000_000,
                 database_free=3_000_000,

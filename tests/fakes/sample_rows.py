@@ -6,6 +6,7 @@ import math
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Place, VmRow
@@ -189,6 +190,8 @@ def _metrics(session: Session) -> None:
         number = 1 if step < 1800 else 2 if step < 3990 else 3
         session.add(Metric(job_id=GPT, attempt=number, step=step, name="loss", value=loss, at=NOW))
     session.add(Metric(job_id=GPT, attempt=3, step=5060, name="lr", value=2.4e-4, at=NOW))
+    newest = select(Attempt).where(Attempt.job_id == GPT, Attempt.number == 3)
+    session.scalars(newest).one().metrics = {"loss": loss, "lr": 2.4e-4}
 
 
 def _events(session: Session) -> None:

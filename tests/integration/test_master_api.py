@@ -108,11 +108,11 @@ def test_a_revoked_token_is_no_token(master: HttpMaster) -> None:
 def test_users_see_their_own_jobs_admins_all_viewers_only_look(master: HttpMaster) -> None:
     ann, bob, eve = master.user("ann"), master.user("bob"), master.user("eve", Role.VIEWER)
     job = master.submit(token=ann)["id"]
-    assert [j["id"] for j in master.get(JOBS, token=ann).json()] == [job]
-    assert master.get(JOBS, token=bob).json() == []
+    assert [j["id"] for j in master.get(JOBS, token=ann).json()["jobs"]] == [job]
+    assert master.get(JOBS, token=bob).json()["jobs"] == []
     problem(master.get(f"{JOBS}/{job}", token=bob), 404, "no_such_job")
     problem(master.post(f"{JOBS}/{job}/cancel", token=bob), 404, "no_such_job")
-    assert [j["owner"] for j in master.get(JOBS).json()] == ["ann"]
+    assert [j["owner"] for j in master.get(JOBS).json()["jobs"]] == ["ann"]
     assert master.get(f"{JOBS}/{job}", token=eve).status_code == 200
     problem(master.post(f"{JOBS}/{job}/cancel", token=eve), 403, "read_only")
     problem(master.post(JOBS, token=eve, json={}), 403, "read_only")
@@ -121,7 +121,7 @@ def test_users_see_their_own_jobs_admins_all_viewers_only_look(master: HttpMaste
 def test_vms_of_others_do_not_exist(master: HttpMaster) -> None:
     agent = master.joined()
     bob = master.user("bob")
-    assert master.get("/api/v1/vms", token=bob).json() == []
+    assert master.get("/api/v1/vms", token=bob).json()["vms"] == []
     problem(master.post(f"/api/v1/vms/{agent.vm}/preempt", token=bob), 404, "no_such_vm")
 
 
@@ -188,7 +188,7 @@ def test_submit_makes_one_job_per_token(master: HttpMaster) -> None:
     view = JobView.model_validate(first.json())
     assert (view.state, view.owner, view.attempt) == ("queued", "admin", 0)
     assert view.storage.url == master.settings.storage_url
-    assert len(master.get(JOBS).json()) == 1
+    assert len(master.get(JOBS).json()["jobs"]) == 1
 
 
 def test_a_submit_that_is_sent_again_finds_its_job_whatever_its_storage_says(
@@ -471,7 +471,7 @@ def test_a_training_job_from_all_sides(master: HttpMaster) -> None:
     assert detail.vm == agent.vm
     assert [c.n for c in detail.checkpoints] == [2]
     assert [a.last_step for a in detail.attempts] == [40]
-    vms = [VmView.model_validate(vm) for vm in master.get("/api/v1/vms").json()]
+    vms = [VmView.model_validate(vm) for vm in master.get("/api/v1/vms").json()["vms"]]
     assert [(vm.id, vm.attempt, vm.price) for vm in vms] == [(agent.vm, 1, 1.0)]
 
 
@@ -521,9 +521,9 @@ def test_vms_name_their_job_and_are_filtered(master: HttpMaster) -> None:
     master.look(1.0)
 
     def ids(**params: str) -> list[str]:
-        return [vm["id"] for vm in master.get("/api/v1/vms", params=params).json()]
+        return [vm["id"] for vm in master.get("/api/v1/vms", params=params).json()["vms"]]
 
-    new, old = master.get("/api/v1/vms").json()
+    new, old = master.get("/api/v1/vms").json()["vms"]
     assert (new["job"], old["job"], old["id"]) == (other, agent.job, agent.vm)
     assert ids(job="one") == ids(job=agent.job) == ids(state=old["state"]) == [agent.vm]
     assert ids(cloud="fake") == [new["id"], old["id"]]
@@ -541,10 +541,10 @@ def test_jobs_that_ended_long_ago_are_listed_on_demand(master: HttpMaster) -> No
     master.look()
     master.clock.advance(2 * 86400)
     new = master.submit(name="new")["id"]
-    assert [j["id"] for j in master.get(JOBS).json()] == [new]
-    assert [j["id"] for j in master.get(JOBS, params={"all": "true"}).json()] == [new, old]
+    assert [j["id"] for j in master.get(JOBS).json()["jobs"]] == [new]
+    assert [j["id"] for j in master.get(JOBS, params={"all": "true"}).json()["jobs"]] == [new, old]
     answer = master.get(JOBS, params={"state": "cancelled"})
-    assert [j["id"] for j in answer.json()] == [old]
+    assert [j["id"] for j in answer.json()["jobs"]] == [old]
 
 
 @pytest.mark.parametrize("state", ["nonsense", "Running", ""])
@@ -553,7 +553,7 @@ def test_a_state_that_no_job_can_have_is_refused(master: HttpMaster, state: str)
     assert found.field == "state"
     assert repr(state) in found.message
     assert "queued, allocating, preparing, running" in found.hint
-    assert master.get(JOBS, params={"state": "running"}).json() == []
+    assert master.get(JOBS, params={"state": "running"}).json()["jobs"] == []
 
 
 def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMaster) -> None:
@@ -568,12 +568,12 @@ def test_the_list_takes_as_many_queries_for_many_jobs_as_for_one(master: HttpMas
     master.submit()
     master.look()  # it has an attempt, as the others have
     counted.clear()
-    master.get(JOBS)
+    master.get(JOBS, params={"all": "true"})
     alone = len(counted)
     with master.services.db.begin() as session:
         sample_rows.tell(session, owner_id=1)
     counted.clear()
-    assert len(master.get(JOBS, params={"all": "true"}).json()) == 5
+    assert len(master.get(JOBS, params={"all": "true"}).json()["jobs"]) == 5
     assert len(counted) == alone
 
 

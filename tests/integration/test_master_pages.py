@@ -249,7 +249,7 @@ def test_the_signal_that_ended_a_process_is_named(master: HttpMaster) -> None:
 def test_a_pool_is_spelled_as_everywhere(tmp_path: Path) -> None:
     with HttpMaster(tmp_path) as master:
         job = master.joined().job
-        (vm,) = master.get("/api/v1/vms").json()
+        (vm,) = master.get("/api/v1/vms").json()["vms"]
         pool = str(Pool.model_validate(vm["pool"]))
         assert pool.count("/") == 3
         for path in ("/", "/vms", "/pools", f"/jobs/{job}"):

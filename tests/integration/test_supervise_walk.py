@@ -13,7 +13,17 @@ import pytest
 from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import Killed, Later, MasterHarness
 from fakes.scripted_agent import ScriptedAgent
-from spothop.wire import JOB_ACTIVE, JOB_ENDED, AttemptState, JobState, SaveKind, VmState
+from spothop.wire import (
+    JOB_ACTIVE,
+    JOB_ENDED,
+    AttemptState,
+    JobState,
+    MetricsReport,
+    ProtectionReport,
+    SaveKind,
+    Unprotected,
+    VmState,
+)
 from spothop_master.agents.protocol import BadToken
 from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import (
@@ -25,6 +35,7 @@ from spothop_master.clouds.base import (
     Unavailable,
 )
 from spothop_master.core.evidence import EndCause
+from support.lists import assert_light_is_full
 
 STEPS = 120
 DEEP = 3
@@ -78,6 +89,7 @@ class Walk:
             self.fall_silent,
         ]
         self.silent: set[str] = set()
+        self.checks = 0
 
     def run(self) -> None:
         for _ in range(STEPS):
@@ -141,12 +153,22 @@ class Walk:
             agent.prepare()
         elif agent.phase == "training":
             agent.train(self.random.randint(1, 5))
+            if self.random.random() < 0.3:
+                agent.report(self.told(agent))
             if agent.noticed and self.random.random() < 0.5:
                 agent.save(SaveKind.EMERGENCY)
             elif self.random.random() < 0.2:
                 agent.save()
             if agent.phase == "training" and agent.step >= 300:
                 agent.exit(0, done=True)
+
+    def told(self, agent: ScriptedAgent) -> MetricsReport | ProtectionReport:
+        """What lists show, too."""
+        if self.random.random() < 0.3:
+            cause = self.random.choice([None, Unprotected.STORAGE])
+            return ProtectionReport(cause=cause, reason="denied")
+        name = self.random.choice(["loss", "lr"])
+        return MetricsReport(step=agent.step, values={name: self.random.random()})
 
     # -- what may happen --------------------------------------------------------------------------
 
@@ -236,6 +258,11 @@ class Walk:
         assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
         if JobState(self.harness.job().state) not in JOB_ACTIVE:
             assert living == []
+        self.checks += 1
+        if self.checks % 4:
+            return
+        with self.harness.db.read() as session:
+            assert_light_is_full(session, "job-1", now=self.harness.clock())
 
     def check_end(self) -> None:
         assert self.harness.job().state == self.end

@@ -84,7 +84,7 @@ def state(harness: MasterHarness, agent: ScriptedAgent, job: str) -> tuple[Any, 
         harness.vm(agent.vm).acked_seq,
         harness.vm(agent.vm).join_hash,
         harness.vm(agent.vm).last_contact_at,
-        (place.last_step, place.last_step_at, attempt.step_s, attempt.state),
+        (place.last_step, place.last_step_at, attempt.step_s, attempt.state, attempt.metrics),
         sorted((row.attempt, row.step, row.name, row.value, row.at) for row in rows),
     )
 

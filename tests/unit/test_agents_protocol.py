@@ -42,12 +42,13 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.agents import protocol
-from spothop_master.store import attempts, job_views, jobs, policy_inputs
+from spothop_master.store import attempts, job_lists, job_views, jobs, policy_inputs
 from spothop_master.store.observations import StatedPriors
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, Metric, Observation, VmRow
 from spothop_master.store.statistics import Statistics
 from spothop_master.store.vms import pool_of
 from support.examples import examples
+from support.lists import assert_light_is_full
 
 
 @pytest.fixture
@@ -119,9 +120,7 @@ def test_from_the_start_of_the_process_to_its_first_step_a_job_is_starting(
 ) -> None:
     def shown() -> tuple[str, str]:
         with harness.db.read() as session:
-            (job,) = job_views.job_views(
-                session, owner_id=None, now=harness.clock(), storage_url="file:///s"
-            )
+            job = job_lists.job_view(session, "job-1", now=harness.clock(), storage_url="file:///s")
             detail = job_views.job_detail(
                 session, session.get_one(Job, job.id), now=harness.clock(), storage_url="file:///s"
             )
@@ -404,5 +403,5 @@ def test_what_protected_no_attempt_is_not_said_of_the_next_one(harness: MasterHa
 
 def view(harness: MasterHarness) -> JobView:
     with harness.db.read() as session:
-        jobs = [session.get_one(Job, "job-1")]
-        return job_views.views_of(session, jobs, now=harness.clock(), storage_url="file:///x")[0]
+        assert_light_is_full(session, "job-1", now=harness.clock())
+        return job_lists.job_view(session, "job-1", now=harness.clock(), storage_url="file:///x")

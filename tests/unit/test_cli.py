@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, reply, vm
+from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, job_page, reply, vm
 from spothop.cli.app import app
 from spothop.cli.local_master import start
 from spothop.cli.session import Session
@@ -20,7 +20,7 @@ from spothop.protection import ADD
 from spothop.sdk.downloads import Downloaded
 from spothop.sdk.errors import ClientError
 from spothop.sdk.settings import ClientSettings
-from spothop.wire import PlaceView, StrayView, Unprotected, UnprotectedView
+from spothop.wire import JobDetail, PlaceView, StrayView, Unprotected, UnprotectedView, VmPage
 
 
 @pytest.fixture
@@ -95,11 +95,12 @@ def test_a_refusal_is_an_error_and_a_hint_without_a_stack_trace(cli: Cli) -> Non
 
 def test_a_state_that_this_client_does_not_know_is_told_without_a_stack_trace(cli: Cli) -> None:
     cli.master.scripted["GET /vms"] = httpx.Response(
-        200, json=[{**vm().model_dump(mode="json"), "state": "hibernating"}]
+        200, json={"vms": [{**vm().model_dump(mode="json"), "state": "hibernating"}]}
     )
     assert cli("vms") == 1
     assert cli.err == (
-        "error: the master's answer says 0.state = 'hibernating', which this client does not know\n"
+        "error: the master's answer says vms.0.state = 'hibernating', "
+        "which this client does not know\n"
         "hint: update the client: install the version that the master has\n"
     )
 
@@ -185,7 +186,7 @@ def test_jobs_shows_state_step_cost_and_what_was_saved(cli: Cli) -> None:
 
 def test_jobs_says_below_the_list_why_one_failed(cli: Cli) -> None:
     failed = job(state="failed").model_copy(update={"reason": "ValueError: no data (code 1)"})
-    cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[failed.model_dump(mode="json")])
+    cli.master.scripted["GET /jobs"] = reply(job_page(failed))
     assert cli("jobs") == 0
     assert f"{JOB} failed: ValueError: no data (code 1)" in " ".join(cli.out.split())
 
@@ -198,7 +199,37 @@ def test_vms_shows_the_job_and_asks_for_what_is_wanted(cli: Cli) -> None:
         f"vm-{JOB}-1  running        1  4 min   0.12  $0.008",
         f"  local/zone-a/small/spot  {JOB}",
     ]
-    assert cli.master.params == {"job": "mnist-small", "state": "running", "cloud": "local"}
+    asked = {"job": "mnist-small", "state": "running", "cloud": "local", "limit": "50"}
+    assert cli.master.params == asked
+
+
+def test_a_list_that_goes_on_says_so_and_how(cli: Cli) -> None:
+    page = job_page(next="1767225600000000.a-1", total=2143)
+    cli.master.scripted["GET /jobs"] = reply(page)
+    assert cli("jobs", "--name", "mnist", "--owner", "ann") == 0
+    asked = {"name": "mnist", "owner": "ann", "limit": "50"}
+    assert cli.master.params == asked
+    assert cli.err == (
+        "1 of 2,143 jobs; `--all` shows every one, `--next 1767225600000000.a-1` the next 50\n"
+    )
+    assert cli("jobs", "--json", "--limit", "3", "--next", "1.a") == 0
+    assert cli.master.params == {"cursor": "1.a", "limit": "3"}
+    assert len(json.loads(cli.out)) == 1
+    assert "1 of 2,143" in cli.err
+
+
+def test_all_goes_through_all_pages(cli: Cli) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        last = "cursor" in request.url.params
+        return reply(job_page(next=None if last else "1.a", total=2))
+
+    cli.master.scripted["GET /jobs"] = answer
+    assert cli("jobs", "--all", "--json") == 0
+    assert len(json.loads(cli.out)) == 2
+    assert cli.err == ""
+    cli.master.scripted["GET /vms"] = reply(VmPage(vms=[vm()], next="1.b"))
+    assert cli("vms") == 0
+    assert "`--next 1.b` the next 50" in cli.err
 
 
 def stray(name: str, *, held: str = "", error: str = "") -> StrayView:
@@ -249,7 +280,7 @@ def test_a_job_that_nothing_protects_says_what_to_add(cli: Cli, command: list[st
         add=[*ADD[Unprotected.NO_CHECK]],
     )
     shown = job().model_copy(update={"unprotected": lacks}).model_dump(mode="json")
-    cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[shown])
+    cli.master.scripted["GET /jobs"] = reply(job_page(JobDetail.model_validate(shown)))
     cli.master.scripted[f"GET /jobs/{JOB}"] = httpx.Response(200, json=shown)
     assert cli(*command) == 0
     said = " ".join(cli.out.split())
@@ -283,7 +314,7 @@ def test_steps_that_nobody_was_told_of_are_at_least_so_many(cli: Cli) -> None:
 
 
 def test_no_jobs_says_how_to_start_one(cli: Cli) -> None:
-    cli.master.scripted["GET /jobs"] = httpx.Response(200, json=[])
+    cli.master.scripted["GET /jobs"] = reply(job_page().model_copy(update={"jobs": []}))
     assert cli("jobs") == 0
     assert "spothop submit" in cli.out
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, pool_view, reply
+from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, job_page, pool_view, reply
 from spothop.cli.app import app
 from spothop.protection import ADD
 from spothop.wire import Unprotected, UnprotectedView, Wanted
@@ -112,7 +112,7 @@ def test_what_people_read_fits_a_narrower_terminal(
 def test_a_long_reason_is_wrapped(cli: Cli, command: str) -> None:
     reason = "RuntimeError: CUDA error: " + "/a/long/path" * 12 + " (exit code 1)"
     failed = job(state="failed").model_copy(update={"reason": reason, "wanted": Wanted.CANCELLED})
-    cli.master.scripted["GET /jobs"] = reply([failed])
+    cli.master.scripted["GET /jobs"] = reply(job_page(failed))
     cli.master.scripted[f"GET /jobs/{JOB}"] = reply(failed)
     assert cli(*[command, JOB][: 1 + (command == "show")]) == 0
     check(cli.out)
@@ -128,7 +128,7 @@ def test_what_an_unprotected_job_lacks_fits(cli: Cli, command: str) -> None:
         add=list(ADD[Unprotected.NO_CALLS]),
     )
     shown = job().model_copy(update={"unprotected": found})
-    cli.master.scripted["GET /jobs"] = reply([shown])
+    cli.master.scripted["GET /jobs"] = reply(job_page(shown))
     cli.master.scripted[f"GET /jobs/{JOB}"] = reply(shown)
     assert cli(*[command, JOB][: 1 + (command == "show")]) == 0
     check(cli.out)

@@ -10,11 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from fakes.old_database import at, contents, fill, release_1, revision
-from spothop_master.store import observations
+from spothop_master.store import observations, summaries
 from spothop_master.store.db import Database
 from spothop_master.store.migrating import MigrationRefused
-from spothop_master.store.schema import Attempt, Base, VmRow
+from spothop_master.store.schema import Attempt, Base, Job, VmRow
 from support.database import write_migrated
+from support.lists import assert_light_is_full
 
 
 @pytest.fixture
@@ -294,3 +295,12 @@ def test_each_observation_is_added_to_its_sums_once(db: Database) -> None:
     (zone,) = rows["zone_sums"]
     assert (zone["count"], zone["total"]) == (2, 6.0)
     assert zone["newest_at"] == at(7).replace(tzinfo=None)
+
+
+def test_lists_of_an_old_database_say_what_its_rows_say(old: Database) -> None:
+    old.migrate()
+    with old.begin() as session:
+        assert summaries.fill(session) > 0
+    with old.read() as session:
+        for job_id in session.scalars(sa.select(Job.id)):
+            assert_light_is_full(session, job_id, now=at(10_000))

@@ -41,6 +41,10 @@ def detail(*, state: str = "running", attempt: int = 1) -> dict[str, Any]:
     ).model_dump(mode="json")  # fmt: skip
 
 
+def job_page(*jobs: dict[str, Any], next: str | None = None) -> dict[str, Any]:
+    return {"jobs": jobs, "next": next, "counts": {}, "total": len(jobs)}
+
+
 def event(number: int) -> dict[str, Any]:
     return EventView(
         id=number, at=NOW, job="mnist-1", vm=None, attempt=1, kind="x", text="", data={}
@@ -61,10 +65,11 @@ def test_requests_carry_the_token_and_the_route() -> None:
 
     def handle(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        return httpx.Response(200, json=[])
+        return httpx.Response(200, json=job_page())
 
     assert client(handle).jobs(state="running", all=True) == []
-    assert str(asked[0].url) == "http://master:8900/api/v1/jobs?all=true&state=running"
+    url = "http://master:8900/api/v1/jobs?all=true&state=running&limit=500"
+    assert str(asked[0].url) == url
     assert asked[0].headers["Authorization"] == "Bearer secret"
 
 
@@ -83,7 +88,34 @@ def test_a_state_that_came_after_this_client_is_named(field: str, value: str) ->
 def test_a_state_that_came_after_this_client_is_named_in_a_list() -> None:
     jobs = [detail(), {**detail(), "state": "hibernating"}]
     with pytest.raises(TooNew, match=r"1\.state = 'hibernating'"):
-        client(lambda request: httpx.Response(200, json=jobs)).jobs()
+        client(lambda request: httpx.Response(200, json=job_page(*jobs))).jobs()
+
+
+def test_iterators_go_through_all_pages() -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.params.get("cursor", ""))
+        page = asked[-1] or "a"
+        following = {"a": "b", "b": "c"}.get(page)
+        if request.url.path.endswith("/vms"):
+            return httpx.Response(200, json={"vms": [], "next": following})
+        if request.url.path.endswith("/checkpoints"):
+            return httpx.Response(200, json={"checkpoints": [], "next": following})
+        return httpx.Response(200, json=job_page({**detail(), "id": page}, next=following))
+
+    with client(handle) as master:
+        assert [job.id for job in master.iter_jobs()] == ["a", "b", "c"]
+        assert master.vms() == [*master.checkpoints("mnist-1")] == []
+    assert asked == ["", "b", "c"] * 3
+
+
+def test_all_events_are_those_of_all_pages() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        after = int(request.url.params["after"])
+        return httpx.Response(200, json=[event(n) for n in range(after + 1, 6)][:2])
+
+    assert [each.id for each in client(handle).all_events("mnist-1")] == [1, 2, 3, 4, 5]
 
 
 def test_states_travel_as_plain_text() -> None:

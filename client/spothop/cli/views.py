@@ -29,12 +29,14 @@ from spothop.wire import (
     DiskView,
     EventView,
     JobDetail,
+    JobPage,
     JobView,
     Pool,
     PoolPlan,
     PoolView,
     TokenView,
     UserView,
+    VmPage,
     VmView,
     Wanted,
 )
@@ -145,6 +147,25 @@ def jobs(console: Console, list_: Sequence[JobView], *, now: datetime) -> None:
     print_table(console, columns, rows, right=("STEP", *columns[4:]), under=("POOL",))
     for note in notes(list_):
         print_text(console, note, indent="    ")
+
+
+def more_jobs(page: JobPage, *, limit: int) -> str:
+    """What follows this page; empty for the last one."""
+    if page.next is None:
+        return ""
+    return (
+        f"{number(len(page.jobs))} of {number(page.total)} jobs; `--all` shows every one, "
+        f"`--next {page.next}` the next {number(limit)}"
+    )
+
+
+def more_vms(page: VmPage, *, limit: int) -> str:
+    if page.next is None:
+        return ""
+    return (
+        f"{number(len(page.vms))} VMs, and there are more; `--all` shows every one, "
+        f"`--next {page.next}` the next {number(limit)}"
+    )
 
 
 def vms(console: Console, list_: Sequence[VmView], *, now: datetime, of_jobs: bool = False) -> None:

@@ -27,11 +27,14 @@ from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
 from spothop.sdk.http import Http
 from spothop.wire import (
     JOB_ENDED,
+    CheckpointPage,
+    CheckpointView,
     DiskView,
     EventView,
     InjectionView,
     InjectRequest,
     JobDetail,
+    JobPage,
     JobView,
     NewToken,
     PlanReply,
@@ -41,6 +44,7 @@ from spothop.wire import (
     SubmitRequest,
     TokenView,
     UserView,
+    VmPage,
     VmView,
 )
 from spothop.wire.access import RoleName
@@ -52,6 +56,10 @@ WAIT_S = 20.0
 """Long poll of followers."""
 PAUSE_S = 1.0
 """Between polls where the master has nothing to hold the answer for."""
+PAGE = 50
+"""Rows of a page where nobody says how many."""
+LONG_PAGE = 500
+"""The most that a page may have."""
 LONGEST_NAME = 200
 """Of what a job or VM is asked for by; ids have 80 characters at most."""
 
@@ -172,24 +180,102 @@ class Client:
         """Name and role of the token's user."""
         return self._http.read(dict[str, str], self._http.send("GET", "/me"))
 
+    def job_page(
+        self,
+        *,
+        state: str | None = None,
+        all: bool = False,
+        name: str = "",
+        owner: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE,
+    ) -> JobPage:
+        """A page of jobs, newest first, of at most 500; `cursor` is the `next` of another one.
+
+        Those that ended over a day ago only with `all` or by their `state`; `name` is how names
+        begin.
+        """
+        params: dict[str, str | int] = {"all": "true"} if all else {}
+        wanted = {"state": state, "name": name or None, "owner": owner, "cursor": cursor}
+        params |= {key: value for key, value in wanted.items() if value is not None}
+        answer = self._http.send("GET", "/jobs", params={**params, "limit": limit})
+        return self._http.read(JobPage, answer)
+
+    def iter_jobs(
+        self,
+        *,
+        state: str | None = None,
+        all: bool = False,
+        name: str = "",
+        owner: str | None = None,
+    ) -> Iterator[JobView]:
+        """Every job that `job_page` would show, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.job_page(
+                state=state, all=all, name=name, owner=owner, cursor=cursor, limit=LONG_PAGE
+            )
+            yield from page.jobs
+            cursor = page.next
+            if cursor is None:
+                return
+
     def jobs(self, *, state: str | None = None, all: bool = False) -> list[JobView]:
-        """Jobs, newest first; those that ended long ago only with `all`."""
-        params: dict[str, str] = {"all": "true"} if all else {}
-        if state is not None:
-            params["state"] = state
-        return self._http.read(list[JobView], self._http.send("GET", "/jobs", params=params))
+        """All jobs, newest first; those that ended over a day ago only with `all` or by `state`."""
+        return list(self.iter_jobs(state=state, all=all))
 
     def job(self, job: str) -> JobDetail:
         """One job, by id or name; of several of one name the newest, when all have ended."""
         return self._http.read(JobDetail, self._http.send("GET", f"/jobs/{_part(job)}"))
 
+    def vm_page(
+        self,
+        *,
+        job: str | None = None,
+        state: str | None = None,
+        cloud: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE,
+    ) -> VmPage:
+        """A page of VMs, newest first, of at most 500; of one job (id or name), in one state, of
+        one cloud. `cursor` is the `next` of another page."""
+        wanted = {"job": job, "state": state, "cloud": cloud, "cursor": cursor}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        answer = self._http.send("GET", "/vms", params={**params, "limit": limit})
+        return self._http.read(VmPage, answer)
+
+    def iter_vms(
+        self, *, job: str | None = None, state: str | None = None, cloud: str | None = None
+    ) -> Iterator[VmView]:
+        """Every VM that `vm_page` would show, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.vm_page(job=job, state=state, cloud=cloud, cursor=cursor, limit=LONG_PAGE)
+            yield from page.vms
+            cursor = page.next
+            if cursor is None:
+                return
+
     def vms(
         self, *, job: str | None = None, state: str | None = None, cloud: str | None = None
     ) -> list[VmView]:
-        """VMs, newest first; of one job (id or name), in one state, of one cloud."""
-        wanted = {"job": job, "state": state, "cloud": cloud}
-        params = {name: value for name, value in wanted.items() if value is not None}
-        return self._http.read(list[VmView], self._http.send("GET", "/vms", params=params))
+        """All VMs, newest first; of one job (id or name), in one state, of one cloud."""
+        return list(self.iter_vms(job=job, state=state, cloud=cloud))
+
+    def checkpoints(self, job: str) -> Iterator[CheckpointView]:
+        """Every checkpoint of a job that the master knows of, newest first; `job` has the newest
+        200 of them."""
+        cursor: str | None = None
+        while True:
+            params: dict[str, str | int] = {"limit": LONG_PAGE}
+            if cursor is not None:
+                params["cursor"] = cursor
+            answer = self._http.send("GET", f"/jobs/{_part(job)}/checkpoints", params=params)
+            page = self._http.read(CheckpointPage, answer)
+            yield from page.checkpoints
+            cursor = page.next
+            if cursor is None:
+                return
 
     def strays(self) -> list[StrayView]:
         """VMs with the master's tag that no row of it owns. For admins."""
@@ -211,7 +297,8 @@ class Client:
         return self._http.read(list[PoolView], self._http.send("GET", "/pools"))
 
     def events(self, job: str, *, after: int = 0, wait_s: float = 0.0) -> list[EventView]:
-        """Events with a higher id than `after`; waits up to `wait_s` for the first."""
+        """The first 500 events with a higher id than `after`; waits up to `wait_s` for the first.
+        `all_events` has them all."""
         answer = self._http.send(
             "GET",
             f"/jobs/{_part(job)}/events",
@@ -219,6 +306,12 @@ class Client:
             wait_s=wait_s,
         )
         return self._http.read(list[EventView], answer)
+
+    def all_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
+        """Those that there are by now, oldest first."""
+        while found := self.events(job, after=after):
+            yield from found
+            after = found[-1].id
 
     def follow_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
         """All events as they come; ends when the job has ended."""

@@ -92,6 +92,7 @@ from spothop.wire.reports import (
 if TYPE_CHECKING:
     from spothop.wire.users import (
         AttemptView,
+        CheckpointPage,
         CheckpointView,
         DiskView,
         EventView,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         InjectRequest,
         JobDetail,
         JobDisk,
+        JobPage,
         JobView,
         PlaceView,
         PlanReply,
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
         StrayView,
         SubmitRequest,
         UnprotectedView,
+        VmPage,
         VmView,
     )
 else:
@@ -140,6 +143,7 @@ __all__ = [
     "Assignment",
     "AttemptState",
     "AttemptView",
+    "CheckpointPage",
     "CheckpointView",
     "CommittedReport",
     "Dialect",
@@ -160,6 +164,7 @@ __all__ = [
     "InsuranceDirective",
     "JobDetail",
     "JobDisk",
+    "JobPage",
     "JobState",
     "JobView",
     "JoinReply",
@@ -206,6 +211,7 @@ __all__ = [
     "UnprotectedView",
     "UserRequest",
     "UserView",
+    "VmPage",
     "VmReason",
     "VmState",
     "VmView",

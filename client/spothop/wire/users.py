@@ -219,6 +219,15 @@ class RefusalView(BaseModel):
     detail: str
 
 
+class VmPage(BaseModel):
+    """A part of a list of VMs, newest first."""
+
+    vms: list[VmView]
+    next: str | None = None
+    """Cursor of the page that follows; None: this is the last."""
+    previous: str | None = None
+
+
 class PlaceView(BaseModel):
     """One node of an attempt."""
 
@@ -271,6 +280,14 @@ class CheckpointView(BaseModel):
     since_notice_s: float | None = None
 
 
+class CheckpointPage(BaseModel):
+    """A part of a job's checkpoints, newest first."""
+
+    checkpoints: list[CheckpointView]
+    next: str | None = None
+    """Cursor of the page that follows; None: this is the last."""
+
+
 class UnprotectedView(BaseModel):
     """Why nothing protects a job's work, and what mends that."""
 
@@ -312,6 +329,19 @@ class JobView(BaseModel):
     """None: something protects it, or nothing is known to the contrary."""
 
 
+class JobPage(BaseModel):
+    """A part of a list of jobs, newest first."""
+
+    jobs: list[JobView]
+    next: str | None = None
+    """Cursor of the page that follows; None: this is the last."""
+    previous: str | None = None
+    counts: dict[JobState, int]
+    """Of all pages, by state, also in the states that were not asked for."""
+    total: int
+    """Of all pages."""
+
+
 class JobDetail(JobView):
     spec: dict[str, Any]
     attempts: list[AttemptView]
@@ -319,6 +349,7 @@ class JobDetail(JobView):
     refusals: list[RefusalView] = Field(default_factory=list)
     """The newest first."""
     checkpoints: list[CheckpointView]
+    """The newest 200, oldest first; `saves` counts them all."""
     useful_s: float
     """Wall time inside steps that were not computed again."""
     recomputed_steps: int

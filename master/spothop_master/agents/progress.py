@@ -64,6 +64,7 @@ _FACTS = (
         Attempt.stop_wanted,
         Attempt.restored_step,
         Attempt.step_s,
+        Attempt.metrics,
     )
     .join(Place, Place.vm_id == VmRow.id)
     .join(Attempt, Attempt.id == Place.attempt_id)
@@ -83,7 +84,9 @@ _PLACES = (
     .values(last_step=bindparam("step"), last_step_at=bindparam("at"))
 )
 _ATTEMPTS = (
-    update(Attempt).where(Attempt.id == bindparam("attempt")).values(step_s=bindparam("mean_s"))
+    update(Attempt)
+    .where(Attempt.id == bindparam("attempt"))
+    .values(step_s=bindparam("mean_s"), metrics=bindparam("newest"))
 )
 
 
@@ -242,17 +245,22 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
     if not new:
         return Written(acked_seq=facts.acked_seq, step_s=facts.step_s)
     step, mean_s, at = facts.last_step or 0, facts.step_s, None
+    logged: list[dict[str, Any]] = []
     for envelope in new:
         report, made = envelope.report, protocol.made_at(envelope, facts.joined_at, now)
         if isinstance(report, StepsReport):
             mean_s = reports.mean_step_s(mean_s, facts.restored_step, report)
             step, at = max(step, report.step), made
         elif isinstance(report, MetricsReport):
-            rows.metrics += reports.metric_rows(facts.job_id, facts.number, report, at=made)
+            logged += reports.metric_rows(facts.job_id, facts.number, report, at=made)
+    rows.metrics += logged
     rows.vms.append({"vm": facts.vm, "acked": new[-1].seq, "now": now})
     if at is not None:
         rows.places.append({"place": facts.place, "step": step, "at": at})
-        rows.attempts.append({"attempt": facts.attempt, "mean_s": mean_s})
+    if at is not None or logged:
+        newest = {**(facts.metrics or {}), **reports.newest_values(logged)}
+        values = {"attempt": facts.attempt, "mean_s": mean_s, "newest": newest or None}
+        rows.attempts.append(values)
     return Written(acked_seq=new[-1].seq, step_s=mean_s)
 
 

@@ -20,7 +20,7 @@ fenced in shuts out an attempt whose end nobody has noticed yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -181,6 +181,7 @@ def _metrics(context: ReportContext, report: MetricsReport) -> None:
     rows = metric_rows(context.job.id, context.attempt.number, report, at=context.at)
     if rows:  # in bulk: there are more of these than of anything else
         context.session.execute(insert(Metric), rows)
+        context.attempt.metrics = {**(context.attempt.metrics or {}), **newest_values(rows)}
 
 
 def metric_rows(
@@ -188,6 +189,11 @@ def metric_rows(
 ) -> list[dict[str, Any]]:
     common = {"job_id": job_id, "attempt": attempt, "step": report.step, "at": at}
     return [{**common, "name": name, "value": value} for name, value in report.values.items()]
+
+
+def newest_values(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of `metric_rows`, by name."""
+    return {row["name"]: row["value"] for row in rows}
 
 
 def _save_requested(context: ReportContext, report: SaveRequestedReport) -> None:

@@ -11,24 +11,35 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
-from spothop.wire import EventView, JobDetail, JobState, JobView, SubmitRequest, Wanted
+from spothop.wire import (
+    CheckpointPage,
+    EventView,
+    JobDetail,
+    JobPage,
+    JobState,
+    JobView,
+    SubmitRequest,
+    Wanted,
+)
 from spothop_master import bundles
 from spothop_master.api import errors
 from spothop_master.api.bundles import no_such_bundle, own_bundle
-from spothop_master.api.deps import Count, Reader, ServicesDep, Writer
+from spothop_master.api.deps import MAX_INTEGER, Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec, may_use_storage
 from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.separation import refuse_job
+from spothop_master.paging import PAGE, CursorText, Limit, cursor_of
 from spothop_master.problems import ApiError, known_state
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import event_views, job_views, jobs
+from spothop_master.store import event_views, job_lists, job_views, jobs
 from spothop_master.store.schema import Job
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=errors.answers(401, 422))
 
 RECENT = timedelta(days=1)
+EVENTS = 500
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_S)]
 
@@ -109,20 +120,51 @@ def list_jobs(
     services: ServicesDep,
     user: Reader,
     state: str | None = None,
+    name: str = "",
+    owner: str | None = None,
     every: Annotated[bool, Query(alias="all")] = False,
-) -> list[JobView]:
-    """Newest first. Those that ended over a day ago only with `all` or by their `state`."""
-    state = known_state(state, JobState, "job")
-    now = services.clock()
+    cursor: CursorText = None,
+    limit: Limit = PAGE,
+) -> JobPage:
+    """A page, newest first; `cursor` is the `next` or `previous` of another one. Those that ended
+    over a day ago only with `all` or by their `state`. `name` is how names begin."""
+    wanted = wanted_of(services, user, state, name=name, owner=owner, every=every)
     with services.db.read() as session:
-        return job_views.job_views(
+        found = job_lists.job_page(
             session,
-            owner_id=user.sees_owner,
-            now=now,
+            wanted,
+            now=services.clock(),
             storage_url=services.settings.storage_url,
-            state=state,
-            ended_since=None if every or state else now - RECENT,
+            cursor=cursor_of(cursor),
+            limit=limit,
         )
+    return JobPage(
+        jobs=list(found.page.items),
+        next=found.page.next,
+        previous=found.page.previous,
+        counts=found.counts,
+        total=found.total,
+    )
+
+
+def wanted_of(
+    services: Services,
+    user: Principal,
+    state: str | None = None,
+    *,
+    name: str = "",
+    owner: str | None = None,
+    every: bool = False,
+) -> job_lists.Wanted:
+    """Raises ApiError where no job can be in this state."""
+    state = known_state(state, JobState, "job")
+    return job_lists.Wanted(
+        owner_id=user.sees_owner,
+        owner=owner,
+        state=state,
+        prefix=name,
+        ended_since=None if every or state else services.clock() - RECENT,
+    )
 
 
 @router.get("/{ref}", responses=errors.answers(404, 409))
@@ -143,6 +185,22 @@ def get_job(ref: str, services: ServicesDep, user: Reader) -> JobDetail:
     return detail.model_copy(update={"log_tail": tail, "log_bytes": size})
 
 
+@router.get("/{ref}/checkpoints", responses=errors.answers(404, 409))
+def list_checkpoints(
+    ref: str,
+    services: ServicesDep,
+    user: Reader,
+    cursor: Annotated[int | None, Query(ge=0, le=MAX_INTEGER)] = None,
+    limit: Limit = PAGE,
+) -> CheckpointPage:
+    """A page, newest first; `cursor` is the `next` of the one before."""
+    with services.db.read() as session:
+        job = job_for(session, user, ref)
+        found = job_views.checkpoint_views(session, job.id, before=cursor, limit=limit + 1)
+    more = len(found) > limit
+    return CheckpointPage(checkpoints=found[:limit], next=str(found[limit - 1].n) if more else None)
+
+
 @router.get("/{ref}/events", responses=errors.answers(404, 409))
 async def get_events(
     ref: str,
@@ -150,13 +208,15 @@ async def get_events(
     user: Reader,
     after: Count = 0,
     wait_s: Wait = 0,
+    limit: Limit = EVENTS,
 ) -> list[EventView]:
-    """Those with an id above `after`; waits up to `wait_s` seconds for the first one."""
+    """The oldest of those with an id above `after`, which is the cursor: ask again after the last
+    one until there is none. Waits up to `wait_s` seconds for the first one."""
 
     def ask() -> list[EventView]:
         with services.db.read() as session:
             job = job_for(session, user, ref)
-            return event_views.events(session, job.id, after=after)
+            return event_views.events(session, job.id, after=after, limit=limit)
 
     return await poll(services, ask, enough=bool, wait_s=wait_s)
 
@@ -182,7 +242,7 @@ def _want(session: Session, job: Job, wanted: Wanted, services: Services) -> Non
 
 def _view(services: Services, session: Session, job: Job) -> JobView:
     now, url = services.clock(), services.settings.storage_url
-    return job_views.views_of(session, [job], now=now, storage_url=url)[0]
+    return job_lists.job_view(session, job.id, now=now, storage_url=url)
 
 
 def _has_bundle(services: Services, user: Principal, sha256: str) -> bool:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from sqlalchemy import select
 
-from spothop.wire import JOB_ENDED, VM_LEAVING, JobState, PreemptRequest, VmState, VmView
+from spothop.wire import JOB_ENDED, VM_LEAVING, JobState, PreemptRequest, VmPage, VmState, VmView
 from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for, vm_for
 from spothop_master.clouds.base import CloudError
+from spothop_master.paging import PAGE, CursorText, Limit, cursor_of
 from spothop_master.problems import ApiError, known_state
 from spothop_master.services import Services
 from spothop_master.store import vm_views
@@ -46,18 +47,24 @@ def list_vms(
     job: str | None = None,
     state: str | None = None,
     cloud: str | None = None,
-) -> list[VmView]:
-    """Newest first; a user sees those of their own jobs. `job` is an id or a name."""
+    cursor: CursorText = None,
+    limit: Limit = PAGE,
+) -> VmPage:
+    """A page, newest first; `cursor` is the `next` or `previous` of another one. A user sees those
+    of their own jobs. `job` is an id or a name."""
     state = known_state(state, VmState, "VM")
     with services.db.read() as session:
-        return vm_views.vm_views(
+        found = vm_views.vm_page(
             session,
             owner_id=user.sees_owner,
             now=services.clock(),
             job_id=job_for(session, user, job).id if job is not None else None,
             state=state,
             cloud=cloud,
+            cursor=cursor_of(cursor),
+            limit=limit,
         )
+    return VmPage(vms=list(found.items), next=found.next, previous=found.previous)
 
 
 @router.post("/vms/{vm_id}/preempt", responses=errors.answers(403, 413, 502))

@@ -27,14 +27,27 @@ from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, V
 
 _KEY = "spothop_changed_jobs"
 
+_FIGURED_KEY = "spothop_figured_jobs"
+_SAVED_KEY = "spothop_checkpoints"
+
 _PROGRESS: dict[type[Base], frozenset[str]] = {
     Job: frozenset({"insurance", "reason"}),
-    Attempt: frozenset({"step_s", "save_s", "backup_s", "places"}),
+    Attempt: frozenset({"step_s", "save_s", "backup_s", "places", "metrics"}),
     Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
     VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash", "lease_token", "lease_until"}),
     Checkpoint: frozenset(),
 }
 """The tables that decisions are made from, and their columns that tell only of progress."""
+
+_FIGURED: dict[type[Base], frozenset[str]] = {
+    Attempt: frozenset({"state", "reason", "fenced_in", "restored_step", "ended_at"}),
+    Place: frozenset(
+        {"vm_id", "living", "started_at", "first_step_at", "notice_at", "unprotected", "exit_code"}
+        | {"exit_signal", "reason"}
+    ),
+    VmRow: frozenset({"running_at", "ended_at", "price", "on_demand_price"}),
+}
+"""The columns that a job's summary is made of (`store/summaries`)."""
 
 
 def changed_jobs(session: Session) -> frozenset[str]:
@@ -42,10 +55,22 @@ def changed_jobs(session: Session) -> frozenset[str]:
     return frozenset(session.info.get(_KEY, ()))
 
 
+def figured_jobs(session: Session) -> frozenset[str]:
+    """So far, those of which a summary may have changed; ids."""
+    return frozenset(session.info.get(_FIGURED_KEY, ()))
+
+
+def new_checkpoints(session: Session) -> list[Checkpoint]:
+    """That this transaction has written, without those that a savepoint took back."""
+    return [row for row in session.info.get(_SAVED_KEY, ()) if sa.inspect(row).persistent]
+
+
 def tell(session: Session, row: Job | Attempt | VmRow) -> None:
     """Of a row that a statement of this transaction changed."""
     if (job_id := _job_id(row)) is not None:
         session.info.setdefault(_KEY, set()).add(job_id)
+        if not isinstance(row, Job):
+            session.info.setdefault(_FIGURED_KEY, set()).add(job_id)
 
 
 @sa.event.listens_for(Session, "after_flush")
@@ -55,6 +80,13 @@ def _collect(session: Session, _context: UOWTransaction) -> None:
         job_id = row.attempt.job_id if isinstance(row, Place) else _job_id(row)
         if job_id is not None:
             found.add(job_id)
+    figured = session.info.setdefault(_FIGURED_KEY, set())
+    for row in [*session.new, *session.dirty]:
+        if type(row) in _FIGURED and (row in session.new or _columns(row) & _FIGURED[type(row)]):
+            job_id = row.attempt.job_id if isinstance(row, Place) else _job_id(row)
+            figured.update([job_id] if job_id is not None else [])
+    saved = [row for row in session.new if isinstance(row, Checkpoint)]
+    session.info.setdefault(_SAVED_KEY, []).extend(saved)
 
 
 def _changed(session: Session) -> Iterator[Base]:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from spothop_master.store import migrating
+from spothop_master.store import migrating, summaries
 from spothop_master.store.changes import changed_jobs
 
 BUSY_S = 5
@@ -57,6 +57,7 @@ class Database:
         with self._turn, Session(self._writes, expire_on_commit=False) as session:
             with session.begin():
                 yield session
+                summaries.keep(session)
             changed = changed_jobs(session)
         if changed:
             for listener in self._listeners:

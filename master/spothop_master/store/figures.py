@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from spothop.wire import AttemptState
+from spothop.wire import AttemptState, EndReason
 from spothop_master.store.schema import Attempt, VmRow
 
 
@@ -33,6 +33,27 @@ class Bill:
     None before the first useful step, and where no VM was spot."""
     lost: float
     """What the steps that were lost cost, at the price of the VMs that made them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A `Bill` without the moment and without the newest steps, so that it changes only with the
+    rows of attempts and VMs and not with every sync: `cost` and `on_demand` add those."""
+
+    settled: float
+    """USD at `settled_at`, or for good where no VM runs."""
+    settled_at: datetime | None
+    rate: float
+    """USD an hour of what runs."""
+    ran: Attempt | None
+    """The newest attempt that has a step; its steps are not in `useful`."""
+    ran_rate: float
+    """USD a second on demand of its VMs."""
+    useful: float
+    """USD on demand."""
+    start: float
+    """USD on demand of one start."""
+    any_spot: bool
 
 
 @dataclass(frozen=True)
@@ -93,26 +114,76 @@ def progress(attempts: Sequence[Attempt]) -> Progress:
 def bill(attempts: Sequence[Attempt], vms: Sequence[VmRow], *, now: datetime) -> Bill:
     """`attempts` by number, `vms` all of the job's."""
     by_id = {vm.id: vm for vm in vms}
-
-    def rate(attempt: Attempt, *, on_demand: bool) -> float:
-        """USD a second of all places of an attempt."""
-        rows = [by_id[place.vm_id] for place in attempt.places]
-        return sum(vm.on_demand_price if on_demand else vm.price for vm in rows) / 3600
-
     shares = _shares(attempts)
-    useful = sum(share.kept_s * rate(share.attempt, on_demand=True) for share in shares)
-    start = next(
-        (
-            _start_s(share.attempt, by_id) * rate(share.attempt, on_demand=True)
-            for share in shares
-            if share.attempt.first_step_at is not None
-        ),
-        0.0,
-    )
+    useful = sum(share.kept_s * _rate(share.attempt, by_id, on_demand=True) for share in shares)
+    start = _start(shares, by_id)
     return Bill(
         cost=sum(cost(vm, vm.price, now=now) for vm in vms),
-        on_demand=useful + start if useful > 0 and any(vm.spot for vm in vms) else None,
-        lost=sum(share.lost_s * rate(share.attempt, on_demand=False) for share in shares),
+        on_demand=useful + start if useful > 0 and _any_spot(vms) else None,
+        lost=sum(share.lost_s * _rate(share.attempt, by_id, on_demand=False) for share in shares),
+    )
+
+
+def account(attempts: Sequence[Attempt], vms: Sequence[VmRow]) -> Account:
+    """`attempts` by number; `vms` those that ran and those of the attempts."""
+    by_id = {vm.id: vm for vm in vms}
+    shares = _shares(attempts)
+    newest = shares[-1] if shares else None
+    running = [vm for vm in vms if vm.running_at is not None and vm.ended_at is None]
+    began = [vm.running_at for vm in running if vm.running_at is not None]
+    settled_at = max(began, default=None)
+    ended = sum(cost(vm, vm.price, now=vm.ended_at) for vm in vms if vm.ended_at is not None)
+    so_far = sum(cost(vm, vm.price, now=settled_at) for vm in running if settled_at is not None)
+    return Account(
+        settled=ended + so_far,
+        settled_at=settled_at,
+        rate=sum(vm.price for vm in running),
+        ran=newest.attempt if newest else None,
+        ran_rate=_rate(newest.attempt, by_id, on_demand=True) if newest else 0.0,
+        useful=sum(s.kept_s * _rate(s.attempt, by_id, on_demand=True) for s in shares[:-1]),
+        start=_start(shares, by_id),
+        any_spot=_any_spot(vms),
+    )
+
+
+def _any_spot(vms: Sequence[VmRow]) -> bool:
+    return any(vm.spot for vm in vms if vm.running_at is not None)
+
+
+def _rate(attempt: Attempt, vms: Mapping[str, VmRow], *, on_demand: bool) -> float:
+    """USD a second of all places of an attempt."""
+    rows = [vms[place.vm_id] for place in attempt.places]
+    return sum(vm.on_demand_price if on_demand else vm.price for vm in rows) / 3600
+
+
+def _start(shares: Sequence[_Share], vms: Mapping[str, VmRow]) -> float:
+    """USD on demand of the first start that came to a step."""
+    for share in shares:
+        if share.attempt.first_step_at is not None:
+            return _start_s(share.attempt, vms) * _rate(share.attempt, vms, on_demand=True)
+    return 0.0
+
+
+def preemptions(attempts: Sequence[Attempt]) -> int:
+    """Attempts that a preemption ended, and those with a notice."""
+    return sum(a.reason == EndReason.PREEMPTED.value or a.notice_at is not None for a in attempts)
+
+
+def newest_metrics(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """`attempts` by number: a later one logs only when the earlier ones cannot any more (I2)."""
+    found: dict[str, float] = {}
+    for attempt in attempts:
+        found.update(attempt.metrics or {})
+    return found
+
+
+def is_starting(attempt: Attempt | None) -> bool:
+    """Its process runs, and has not begun a step."""
+    return (
+        attempt is not None
+        and attempt.state == AttemptState.PREPARING.value
+        and attempt.started_at is not None
+        and attempt.first_step_at is None
     )
 
 

@@ -1,14 +1,12 @@
-"""Jobs as users see them: a fixed number of queries however many jobs there are."""
+"""One job as users see it, whole: from all of its rows. `job_lists` makes the lists."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from spothop import storageoptions
@@ -21,7 +19,6 @@ from spothop.wire import (
     Insurance,
     JobDetail,
     JobState,
-    JobView,
     PlaceView,
     SaveKind,
     StorageSpec,
@@ -32,54 +29,22 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master.store import injections, refusals
-from spothop_master.store.figures import bill, current_attempt, newest_step, progress
-from spothop_master.store.lookup import visible_to
-from spothop_master.store.metrics import newest_metrics
+from spothop_master.store.figures import (
+    bill,
+    current_attempt,
+    is_starting,
+    newest_metrics,
+    newest_step,
+    preemptions,
+    progress,
+)
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, User, VmRow
+from spothop_master.store.summaries import unprotected
 from spothop_master.store.vm_views import vm_view
 from spothop_master.store.vms import pool_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """What the rows of one page of jobs need besides the jobs."""
-
-    owners: dict[int, str]
-    attempts: dict[str, list[Attempt]]
-    vms: dict[str, list[VmRow]]
-    saves: dict[str, dict[SaveKind, int]]
-    metrics: dict[str, dict[str, float]]
-
-
-def job_views(
-    session: Session,
-    *,
-    owner_id: int | None,
-    now: datetime,
-    storage_url: str,
-    state: str | None = None,
-    ended_since: datetime | None = None,
-    limit: int = 200,
-) -> list[JobView]:
-    """Newest first. `owner_id` None means everybody's; `storage_url` where a job names none;
-    `ended_since` leaves out those that ended before."""
-    query = select(Job).where(*visible_to(owner_id))
-    if state:
-        query = query.where(Job.state == state)
-    if ended_since:
-        query = query.where(or_(Job.ended_at.is_(None), Job.ended_at >= ended_since))
-    jobs = session.scalars(query.order_by(Job.submitted_at.desc(), Job.id.desc()).limit(limit))
-    return views_of(session, list(jobs), now=now, storage_url=storage_url)
-
-
-def views_of(
-    session: Session, jobs: Sequence[Job], *, now: datetime, storage_url: str
-) -> list[JobView]:
-    context = _context(session, jobs)
-    return [
-        JobView.model_validate(_job_fields(job, context, now=now, storage_url=storage_url))
-        for job in jobs
-    ]
+CHECKPOINTS = 200
+"""The newest, with a job; `checkpoint_views` has the others."""
 
 
 def job_detail(
@@ -92,28 +57,29 @@ def job_detail(
     env_values: bool = False,
 ) -> JobDetail:
     """`env_values`: whoever looks may see the values of its environment that are no secrets."""
-    context = _context(session, [job])
-    attempts = context.attempts[job.id]
-    figures = progress(attempts)
+    attempts, vms = _attempts(session, job.id), _vms(session, job.id)
+    figures, sums = progress(attempts), bill(attempts, vms, now=now)
     injected = injections.newest(session, job.id)
-    checkpoints = session.scalars(
-        select(Checkpoint).where(Checkpoint.job_id == job.id).order_by(Checkpoint.n)
-    )
+    owner = session.scalar(select(User.name).where(User.id == job.owner_id)) or "?"
+    newest = checkpoint_views(session, job.id, limit=CHECKPOINTS)
     return JobDetail(
-        **_job_fields(job, context, now=now, storage_url=storage_url),
+        **own_fields(job, owner, storage_url),
+        **_figures(session, job, attempts, vms),
+        cost=sums.cost,
+        on_demand_cost=sums.on_demand,
         spec=storageoptions.masked_spec(job.spec, env_values=env_values),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
             vm_view(vm, attempts, now=now)
-            for vm in sorted(context.vms[job.id], key=lambda vm: (vm.requested_at, vm.id))
+            for vm in vms
             if not (vm.state == VmState.TERMINATED and vm.reason == VmReason.LAUNCH_FAILED)
         ],
         refusals=refusals.views(session, job.id),
-        checkpoints=[checkpoint_view(checkpoint) for checkpoint in checkpoints],
+        checkpoints=newest[::-1],
         useful_s=figures.useful_s,
         recomputed_steps=figures.recomputed_steps,
         lost_s=figures.lost_s,
-        lost_cost=bill(attempts, context.vms[job.id], now=now).lost,
+        lost_cost=sums.lost,
         injection=injections.view(injected) if injected is not None else None,
         log_tail=log_tail,
     )
@@ -128,7 +94,7 @@ def attempt_view(row: Attempt) -> AttemptView:
         reason=EndReason(row.reason) if row.reason else None,
         detail=row.detail,
         started_at=row.started_at,
-        starting=_is_starting(row),
+        starting=is_starting(row),
         ended_at=row.ended_at,
         restored_step=row.restored_step,
         last_step=row.last_step,
@@ -137,16 +103,6 @@ def attempt_view(row: Attempt) -> AttemptView:
         first_step_at=row.first_step_at,
         step_at_notice=row.step_at_notice,
         notice_fits=row.notice_fits,
-    )
-
-
-def _is_starting(row: Attempt | None) -> bool:
-    """Its process runs, and has not begun a step."""
-    return (
-        row is not None
-        and row.state == AttemptState.PREPARING.value
-        and row.started_at is not None
-        and row.first_step_at is None
     )
 
 
@@ -176,43 +132,53 @@ def checkpoint_view(row: Checkpoint) -> CheckpointView:
     )
 
 
-def _job_fields(job: Job, context: Context, *, now: datetime, storage_url: str) -> dict[str, Any]:
-    attempts, vms = context.attempts[job.id], context.vms[job.id]
-    current, figures = current_attempt(attempts), bill(attempts, vms, now=now)
-    vm = next((vm for vm in vms if current is not None and vm.id == current.leader.vm_id), None)
+def checkpoint_views(
+    session: Session, job_id: str, *, before: int | None = None, limit: int
+) -> list[CheckpointView]:
+    """Newest first; those of lower entries than `before`."""
+    query = select(Checkpoint).where(Checkpoint.job_id == job_id)
+    if before is not None:
+        query = query.where(Checkpoint.n < before)
+    rows = session.scalars(query.order_by(Checkpoint.n.desc()).limit(limit))
+    return [checkpoint_view(row) for row in rows]
+
+
+def own_fields(job: Job, owner: str, storage_url: str) -> dict[str, Any]:
+    """What the job's own row tells."""
     return {
         "id": job.id,
         "name": job.name,
-        "owner": context.owners.get(job.owner_id, "?"),
+        "owner": owner,
         "state": JobState(job.state),
-        "starting": job.state == JobState.PREPARING.value
-        and _is_starting(attempts[-1] if attempts else None),
         "wanted": Wanted(job.wanted),
         "reason": job.reason,
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at,
-        "attempt": current.number if current else 0,
-        "vm": vm.id if vm else None,
-        "pool": pool_of(vm) if vm else None,
-        "step": newest_step(attempts),
-        "metrics": context.metrics[job.id],
-        "preemptions": sum(
-            a.reason == EndReason.PREEMPTED.value or a.notice_at is not None for a in attempts
-        ),
-        "saves": context.saves[job.id],
-        "cost": figures.cost,
-        "on_demand_cost": figures.on_demand,
         "storage": _storage(job, storage_url),
-        "unprotected": _unprotected(current) if job.ended_at is None else None,
         "insurance": Insurance.model_validate(job.insurance) if job.insurance else None,
     }
 
 
-def _unprotected(attempt: Attempt | None) -> UnprotectedView | None:
-    """Of the first place that lacks something, while the attempt lives."""
-    if attempt is None or attempt.state == AttemptState.ENDED.value:
-        return None
-    found = next((place.unprotected for place in attempt.places if place.unprotected), None)
+def _figures(
+    session: Session, job: Job, attempts: Sequence[Attempt], vms: Sequence[VmRow]
+) -> dict[str, Any]:
+    current = current_attempt(attempts)
+    vm = next((vm for vm in vms if current is not None and vm.id == current.leader.vm_id), None)
+    newest = attempts[-1] if attempts else None
+    return {
+        "starting": job.state == JobState.PREPARING.value and is_starting(newest),
+        "attempt": current.number if current else 0,
+        "vm": vm.id if vm else None,
+        "pool": pool_of(vm) if vm else None,
+        "step": newest_step(attempts),
+        "metrics": newest_metrics(attempts),
+        "preemptions": preemptions(attempts),
+        "saves": _saves(session, job.id),
+        "unprotected": unprotected_view(unprotected(current)) if job.ended_at is None else None,
+    }
+
+
+def unprotected_view(found: Mapping[str, Any] | None) -> UnprotectedView | None:
     if found is None:
         return None
     return UnprotectedView.model_validate({**found, "add": ADD[Unprotected(found["cause"])]})
@@ -227,36 +193,16 @@ def _storage(job: Job, default: str) -> StorageSpec:
     return StorageSpec.model_validate(storage).masked()
 
 
-def _context(session: Session, jobs: Sequence[Job]) -> Context:
-    ids = [job.id for job in jobs]
-    attempts: dict[str, list[Attempt]] = defaultdict(list)
-    for attempt in session.scalars(
-        select(Attempt).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-    ):
-        attempts[attempt.job_id].append(attempt)
-    vms: dict[str, list[VmRow]] = defaultdict(list)
-    for vm in session.scalars(select(VmRow).where(VmRow.job_id.in_(ids))):
-        vms[vm.job_id or ""].append(vm)
-    return Context(
-        owners={
-            row[0]: row[1]
-            for row in session.execute(
-                select(User.id, User.name).where(User.id.in_({job.owner_id for job in jobs}))
-            )
-        },
-        attempts=attempts,
-        vms=vms,
-        saves=_saves(session, ids),
-        metrics=newest_metrics(session, ids),
-    )
+def _attempts(session: Session, job_id: str) -> list[Attempt]:
+    query = select(Attempt).where(Attempt.job_id == job_id)
+    return list(session.scalars(query.order_by(Attempt.number)))
 
 
-def _saves(session: Session, ids: Sequence[str]) -> dict[str, dict[SaveKind, int]]:
-    counts: dict[str, dict[SaveKind, int]] = defaultdict(dict)
-    for job_id, kind, count in session.execute(
-        select(Checkpoint.job_id, Checkpoint.kind, func.count())
-        .where(Checkpoint.job_id.in_(ids))
-        .group_by(Checkpoint.job_id, Checkpoint.kind)
-    ):
-        counts[job_id][SaveKind(kind)] = count
-    return counts
+def _vms(session: Session, job_id: str) -> list[VmRow]:
+    query = select(VmRow).where(VmRow.job_id == job_id)
+    return list(session.scalars(query.order_by(VmRow.requested_at, VmRow.id)))
+
+
+def _saves(session: Session, job_id: str) -> dict[SaveKind, int]:
+    query = select(Checkpoint.kind, func.count()).where(Checkpoint.job_id == job_id)
+    return {SaveKind(kind): n for kind, n in session.execute(query.group_by(Checkpoint.kind))}

@@ -1,10 +1,6 @@
-"""What training scripts logged: the curve of one metric, and the newest value of each."""
+"""What training scripts logged: the curve of one metric."""
 
 from __future__ import annotations
-
-import math
-from collections import defaultdict
-from collections.abc import Sequence
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -51,19 +47,3 @@ def metric_series(
     if rows and kept[-1][0] != rows[-1][0]:
         kept.append((rows[-1][0], rows[-1][1]))
     return kept
-
-
-def newest_metrics(session: Session, ids: Sequence[str]) -> dict[str, dict[str, float]]:
-    newest = (
-        select(func.max(Metric.id))
-        .where(Metric.job_id.in_(ids))
-        .group_by(Metric.job_id, Metric.name)
-    )
-    values: dict[str, dict[str, float]] = defaultdict(dict)
-    for job_id, name, value in session.execute(
-        select(Metric.job_id, Metric.name, Metric.value).where(Metric.id.in_(newest))
-    ):
-        # JSON has no NaN; and jobs of releases before may have any number of names
-        if math.isfinite(value) and len(values[job_id]) < MAX_NAMES:
-            values[job_id][name] = value
-    return values

@@ -120,7 +120,16 @@ class BundleUpload(Base):
 
 class Job(Base):
     __tablename__ = "jobs"
-    __table_args__ = (one_of("state", JobState), one_of("wanted", Wanted))
+    __table_args__ = (
+        # of the lists, newest first (`job_lists`): all, in a state, of an owner, not ended
+        Index("ix_jobs_submitted_at_id", "submitted_at", "id"),
+        Index("ix_jobs_state_submitted_at_id", "state", "submitted_at", "id"),
+        Index("ix_jobs_owner_id_submitted_at_id", "owner_id", "submitted_at", "id"),
+        Index("ix_jobs_owner_id_state_submitted_at_id", "owner_id", "state", "submitted_at", "id"),
+        Index("ix_jobs_ended_at_submitted_at_id", "ended_at", "submitted_at", "id"),
+        one_of("state", JobState),
+        one_of("wanted", Wanted),
+    )
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     name: Mapped[str] = mapped_column(String(64), index=True)
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
@@ -175,6 +184,8 @@ class Attempt(Base):
     save_s: Mapped[float | None]
     backup_s: Mapped[float | None]
     step_s: Mapped[float | None]
+    metrics: Mapped[dict[str, Any] | None]
+    """The newest value of each that it logged."""
     places: Mapped[list[Place]] = relationship(
         back_populates="attempt", order_by="Place.node", lazy="selectin"
     )
@@ -272,6 +283,9 @@ class VmRow(Base):
             sqlite_where=text("ended_at IS NULL"),
             postgresql_where=text("ended_at IS NULL"),
         ),
+        Index("ix_vms_requested_at_id", "requested_at", "id"),
+        Index("ix_vms_state_requested_at_id", "state", "requested_at", "id"),
+        Index("ix_vms_job_id_requested_at_id", "job_id", "requested_at", "id"),
         one_of("dialect", Dialect),
         one_of("state", VmState),
         one_of("reason", VmReason),
@@ -391,6 +405,42 @@ class Stray(Base):
     def may_end(self, now: datetime) -> bool:
         allowed = not self.held or self.end_wanted_at is not None
         return allowed and (self.next_at is None or self.next_at <= now)
+
+
+class Summary(Base):
+    """What a list shows of a job, so that it reads no attempts, VMs, metrics or events of it.
+
+    Written by `store/summaries` alone, in the transaction that changes what it is made of. What
+    changes with every sync is not in it: the newest step, step time and metrics are in the rows
+    that the sync writes anyway. A job that never had an attempt has no row.
+    """
+
+    __tablename__ = "summaries"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Number of the one that trains, or else of the newest."""
+    vm_id: Mapped[str | None] = mapped_column(String(64))
+    pool: Mapped[dict[str, Any] | None]
+    starting: Mapped[bool] = mapped_column(default=False)
+    unprotected: Mapped[dict[str, Any] | None]
+    preemptions: Mapped[int] = mapped_column(default=0)
+    saves: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """The newest of all attempts before `ran_id`."""
+    ran_id: Mapped[int | None] = mapped_column(BigId)
+    """The newest attempt that has a step."""
+    cost: Mapped[float] = mapped_column(default=0.0)
+    """USD at `cost_at`, or for good where no VM runs."""
+    cost_at: Mapped[datetime | None]
+    rate: Mapped[float] = mapped_column(default=0.0)
+    """USD an hour of what runs."""
+    useful: Mapped[float] = mapped_column(default=0.0)
+    """USD on demand of the useful steps before `ran_id`."""
+    start: Mapped[float] = mapped_column(default=0.0)
+    """USD on demand of one start."""
+    ran_rate: Mapped[float] = mapped_column(default=0.0)
+    """USD a second on demand of the VMs of `ran_id`."""
+    any_spot: Mapped[bool] = mapped_column(default=False)
 
 
 class Checkpoint(Base):

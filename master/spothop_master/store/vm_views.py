@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import Dialect, VmReason, VmState, VmView
 from spothop_master.store.figures import cost
+from spothop_master.store.keyset import Cursor, Key, Page, beyond, order, page
 from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.vms import pool_of
 
@@ -21,7 +22,7 @@ REFUSED = and_(
 """Rows behind which there is no VM."""
 
 
-def vm_views(
+def vm_page(
     session: Session,
     *,
     owner_id: int | None,
@@ -29,8 +30,9 @@ def vm_views(
     job_id: str | None = None,
     state: str | None = None,
     cloud: str | None = None,
-    limit: int = 200,
-) -> list[VmView]:
+    cursor: Cursor | None = None,
+    limit: int,
+) -> Page[VmView]:
     """Newest first; a user sees the VMs of their own jobs. The other filters: None takes all. What
     a cloud refused to make is no VM: `refusals.views` counts it."""
     wanted = {VmRow.job_id: job_id, VmRow.state: state, VmRow.cloud: cloud}
@@ -39,12 +41,20 @@ def vm_views(
     )
     if owner_id is not None:
         query = query.join(Job, Job.id == VmRow.job_id).where(Job.owner_id == owner_id)
-    rows = list(session.scalars(query.order_by(VmRow.requested_at.desc(), VmRow.id).limit(limit)))
+    query = query.where(*beyond(cursor, VmRow.requested_at, VmRow.id))
+    query = query.order_by(*order(cursor, VmRow.requested_at, VmRow.id)).limit(limit + 1)
+    found = page(list(session.scalars(query)), _key, cursor=cursor, limit=limit)
+    rows = found.items
     by_vm: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts_of(session, [row.id for row in rows]):
         for place in attempt.places:
             by_vm[place.vm_id].append(attempt)
-    return [vm_view(row, by_vm[row.id], now=now) for row in rows]
+    views = [vm_view(row, by_vm[row.id], now=now) for row in rows]
+    return Page(items=views, next=found.next, previous=found.previous)
+
+
+def _key(row: VmRow) -> Key:
+    return Key(row.requested_at, row.id)
 
 
 def attempts_of(session: Session, vm_ids: Sequence[str]) -> list[Attempt]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
@@ -15,13 +17,23 @@ from starlette.responses import RedirectResponse, Response
 from spothop import figures
 from spothop.durations import duration
 from spothop.eventlog import EventFilter
-from spothop.wire import EndReason, JobDetail
+from spothop.wire import EndReason, JobDetail, JobState
 from spothop_master import pools
+from spothop_master.paging import PAGE, CursorText, cursor_of
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal, Role
 from spothop_master.services import Services
 from spothop_master.settings import Retention
-from spothop_master.store import event_views, job_views, lookup, metrics, strays, vm_views
+from spothop_master.store import (
+    event_views,
+    job_lists,
+    job_views,
+    lookup,
+    metrics,
+    strays,
+    vm_views,
+)
+from spothop_master.store.keyset import Page
 from spothop_master.web import chart, format, session
 
 router = APIRouter(include_in_schema=False)
@@ -71,14 +83,48 @@ RECENT = 100
 
 
 @router.get("/", response_class=HTMLResponse)
-def jobs_page(request: Request, user: Viewer) -> HTMLResponse:
+def jobs_page(
+    request: Request,
+    user: Viewer,
+    state: JobState | None = None,
+    name: str = "",
+    cursor: CursorText = None,
+) -> HTMLResponse:
     services = _services(request)
     now = services.clock()
+    wanted = job_lists.Wanted(
+        owner_id=user.sees_owner, state=state.value if state else None, prefix=name
+    )
     with services.db.read() as db:
-        jobs = job_views.job_views(
-            db, owner_id=user.sees_owner, now=now, storage_url=services.settings.storage_url
+        found = job_lists.job_page(
+            db,
+            wanted,
+            now=now,
+            storage_url=services.settings.storage_url,
+            cursor=cursor_of(cursor),
+            limit=PAGE,
         )
-    return _page("jobs.html", user=user, jobs=jobs, now=now)
+    asked: dict[str, Any] = {"state": wanted.state, "name": name}
+    return _page(
+        "jobs.html",
+        user=user,
+        jobs=found.page.items,
+        now=now,
+        counts={s.value: found.counts[s] for s in JobState if s in found.counts},
+        total=found.total,
+        **asked,
+        **_neighbours("/", found.page, asked),
+    )
+
+
+def _neighbours(path: str, page: Page[Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The addresses of the pages before and after this one, None where there is none."""
+
+    def address(cursor: str | None) -> str | None:
+        query = {**asked, "cursor": cursor}
+        return f"{path}?{urlencode({k: v for k, v in query.items() if v})}" if cursor else None
+
+    return {"newer": address(page.previous), "older": address(page.next)}
 
 
 @router.get("/jobs/{ref}", response_class=HTMLResponse)
@@ -119,13 +165,16 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
 
 
 @router.get("/vms", response_class=HTMLResponse)
-def vms_page(request: Request, user: Viewer) -> HTMLResponse:
+def vms_page(request: Request, user: Viewer, cursor: CursorText = None) -> HTMLResponse:
     services = _services(request)
     now = services.clock()
     with services.db.read() as db:
-        vms = vm_views.vm_views(db, owner_id=user.sees_owner, now=now)
+        listed = vm_views.vm_page(
+            db, owner_id=user.sees_owner, now=now, cursor=cursor_of(cursor), limit=PAGE
+        )
         found = strays.views(db) if user.role is Role.ADMIN else []
-    return _page("vms.html", user=user, vms=vms, strays=found, now=now)
+    links = _neighbours("/vms", listed, {})
+    return _page("vms.html", user=user, vms=listed.items, strays=found, now=now, **links)
 
 
 @router.get("/pools", response_class=HTMLResponse)

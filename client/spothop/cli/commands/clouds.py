@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from spothop.cli.commands.common import JsonOption, print_json
-from spothop.cli.session import session_of
+from spothop.cli.commands.common import PAGE, JsonOption, LimitOption, NextOption, print_json
+from spothop.cli.session import aside, session_of
 
 
 def pools(context: typer.Context, as_json: JsonOption = False) -> None:
@@ -67,11 +67,14 @@ def vms(
         typer.Option("--end-strays", help="Let the master end the strays that it holds."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Every one.")] = False,
+    limit: LimitOption = PAGE,
+    next_: NextOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List VMs, newest first.
+    """List VMs, newest first, 50 at a time.
 
-    Those that are over stay in the list; at most 200 are shown. Strays are for admins: the master
+    Those that are over stay in the list. Strays are for admins: the master
     ends them by itself, unless they are so many, or so old, that its database may be the wrong one.
 
     Example: spothop vms --job mnist-small --state running
@@ -94,8 +97,14 @@ def vms(
             stray_views.table(session.console(), found, now=session.now())
         return
     with session.client() as client:
-        listed = client.vms(job=job, state=state, cloud=cloud)
+        if all_:
+            listed, more = client.vms(job=job, state=state, cloud=cloud), ""
+        else:
+            page = client.vm_page(job=job, state=state, cloud=cloud, cursor=next_, limit=limit)
+            listed, more = page.vms, views.more_vms(page, limit=limit)
     if as_json:
         print_json([vm.model_dump(mode="json") for vm in listed])
     else:
         views.vms(session.console(), listed, now=session.now(), of_jobs=True)
+    if more:
+        aside(more)

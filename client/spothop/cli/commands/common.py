@@ -22,6 +22,14 @@ RawOption = Annotated[
         "--raw", help="Pass on to a terminal what controls it, as it was written; can be abused."
     ),
 ]
+PAGE = 50
+LimitOption = Annotated[
+    int, typer.Option(min=1, max=500, metavar="N", help="How many at a time, at most 500.")
+]
+NextOption = Annotated[
+    str | None,
+    typer.Option("--next", metavar="CURSOR", help="Go on where a list ended that said so."),
+]
 TargetArgument = Annotated[
     str, typer.Argument(metavar="JOB|VM", help="The id or name of a job, or the id of a VM.")
 ]

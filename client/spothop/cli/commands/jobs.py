@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from spothop.cli.commands.common import (
+    PAGE,
     JobArgument,
     JsonOption,
+    LimitOption,
     NdjsonOption,
+    NextOption,
     RawOption,
     print_json,
     print_line,
@@ -29,13 +32,20 @@ def jobs(
         ),
     ] = None,
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that ended over a day ago.")
+        bool,
+        typer.Option("--all", "-a", help="Every one, also those that ended over a day ago."),
     ] = False,
+    name: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Only jobs whose name begins so.")
+    ] = "",
+    owner: Annotated[
+        str | None, typer.Option(metavar="USER", help="Only jobs of this user.")
+    ] = None,
+    limit: LimitOption = PAGE,
+    next_: NextOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, newest first.
-
-    At most 200 are shown.
+    """List jobs, newest first, 50 at a time.
 
     Example: spothop jobs --state running
     """
@@ -43,11 +53,17 @@ def jobs(
 
     session = session_of(context)
     with session.client() as client:
-        found = client.jobs(state=state, all=all_)
+        if all_:
+            found, more = [*client.iter_jobs(state=state, all=True, name=name, owner=owner)], ""
+        else:
+            page = client.job_page(state=state, name=name, owner=owner, cursor=next_, limit=limit)
+            found, more = page.jobs, views.more_jobs(page, limit=limit)
     if as_json:
         print_json([job.model_dump(mode="json") for job in found])
     else:
         views.jobs(session.console(), found, now=session.now())
+    if more:
+        aside(more)
 
 
 def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
@@ -120,7 +136,7 @@ def events(
     console = session.console(raw=raw)
     news = EventFilter()
     with session.client() as client:
-        for event in client.follow_events(job) if follow else client.events(job):
+        for event in client.follow_events(job) if follow else client.all_events(job):
             if as_json:
                 print_line(event.model_dump(mode="json"))
             elif news.is_news(event):
