@@ -90,10 +90,10 @@ def run(case: Case) -> Found:
             planned = plans(case, port, begin_at)
             agents = [] if case.quiet else [agents_of(plan) for plan in planned]
             time.sleep(max(0.0, begin_at - time.monotonic()))
-            cpu_s, began = _cpu_s(pid), time.monotonic()
+            cpu_s, began = processor_s(pid), time.monotonic()
             time.sleep(max(0.0, begin_at + case.seconds - time.monotonic()))
             seen = [json.loads(agent.communicate()[0]) for agent in agents]
-            cpu_s, took_s = _cpu_s(pid) - cpu_s, time.monotonic() - began
+            cpu_s, took_s = processor_s(pid) - cpu_s, time.monotonic() - began
             requested = _requests_s(home, seen, case)
             return _found(case, seen, cpu_s, took_s, rss_mb(pid), requested)
 
@@ -143,7 +143,7 @@ def master(home: Path, port: int, case: Case, log: IO[bytes] | None = None) -> I
     more = {"silent_after_s": 1e6, "suspect_after_syncs": 10**6} if case.quiet else {}
     arguments = [str(home), str(port), str(case.agents), case.url]
     arguments.append(json.dumps({"sync_every_s": case.every_s, **more, **case.settings}))
-    process = _start("load.serve", arguments, cores={0}, errors=log)
+    process = start("load.serve", arguments, cores={0}, errors=log)
     try:
         until = time.monotonic() + PATIENCE_S
         while not _answers(port):
@@ -176,10 +176,15 @@ def plans(case: Case, port: int, begin_at: float) -> list[Plan]:
 
 
 def agents_of(plan: Plan) -> subprocess.Popen[str]:
-    return _start("load.agents", [json.dumps(asdict(plan))], cores={*range(1, os.cpu_count() or 1)})
+    return start("load.agents", [json.dumps(asdict(plan))], cores=others())
 
 
-def _start(
+def others() -> set[int]:
+    """The cores that are not the master's."""
+    return {*range(1, os.cpu_count() or 1)}
+
+
+def start(
     module: str, arguments: list[str], *, cores: set[int], errors: IO[bytes] | None = None
 ) -> subprocess.Popen[str]:
     """On these cores, where the machine has them."""
@@ -209,7 +214,7 @@ def _requests_s(home: Path, seen: Sequence[dict[str, Any]], case: Case) -> float
     return max(waits)
 
 
-def _cpu_s(pid: int) -> float:
+def processor_s(pid: int) -> float:
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(stat[11]) + int(stat[12])) / TICKS
 

@@ -39,6 +39,7 @@ from spothop_master.api import (
     jobs,
     logs,
     me,
+    news,
     openapi,
     plan,
     pools,
@@ -63,6 +64,7 @@ from spothop_master.loops.prices import Prices
 from spothop_master.loops.retention import Retention
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep, hold_limits
+from spothop_master.notifier import News, Notifier
 from spothop_master.problems import ApiError
 from spothop_master.security import new_api_token
 from spothop_master.services import Services
@@ -81,6 +83,10 @@ THREADS = 16
 
 SYNCS_PER_ANSWER = 11.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
+
+FALLBACK_S, FALLBACK_OF_OTHERS_S = 10.0, 1.0
+"""After so long a long poll asks again without having been woken: for what only time changes, and
+for what other masters write."""
 
 LOOPS = 4
 """Slow loops that the scheduler starts, each in a thread while it works; and one for each cloud, so
@@ -124,7 +130,7 @@ def create_app(
             stack.callback(services.syncs.close)
             if loops:
                 await stack.enter_async_context(running_loops(services))
-            stack.callback(services.stopping.set)
+            stack.callback(services.stop)
             announce: Callable[[], None] = getattr(app.state, "announce", lambda: None)
             announce()
             yield
@@ -142,6 +148,7 @@ def create_app(
         pools,
         bundle_routes,
         jobs,
+        news,
         logs,
         vms,
         strays,
@@ -169,6 +176,7 @@ def make_services(
     executor: Executor | None,
 ) -> Services:
     db = Database(settings.database_url)
+    notifier = notifier_of(db)
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = CloudWatcher(
         clouds,
@@ -232,8 +240,20 @@ def make_services(
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         logs=logs,
         limits=limits,
+        notifier=notifier,
         clock=clock,
     )
+
+
+def notifier_of(db: Database) -> Notifier:
+    """It hears of every commit of this master."""
+    notifier = Notifier(fallback_s=FALLBACK_S if db.single_master else FALLBACK_OF_OTHERS_S)
+    db.on_news(partial(notifier.tell, News.ROWS), partial(notifier.tell, News.PROGRESS))
+    return notifier
+
+
+def _one(notifier: Notifier, news: News, job: str) -> None:
+    notifier.tell(news, [job])
 
 
 def directive_cache(settings: MasterSettings) -> DirectiveCache:
@@ -294,7 +314,7 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        services.stopping.set()
+        services.stop()
         services.wake()
         scheduler.shutdown(wait=False)
         await run_in_threadpool(supervise.join)

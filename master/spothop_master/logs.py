@@ -18,7 +18,7 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,8 +46,16 @@ class LogFull(Exception):
 class Logs:
     """All logs that this master keeps, at most `limit` bytes of each, the newest."""
 
-    def __init__(self, folder: Path, *, limit: int = 1_000_000_000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit: int = 1_000_000_000,
+        on_append: Callable[[str], None] = lambda job: None,
+    ) -> None:
+        """`on_append` hears which job's log has grown; it must be quick and never raise."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._on_append = on_append
         self._folder = folder
         self._limit = limit
         self._lock = threading.Lock()
@@ -67,7 +75,9 @@ class Logs:
                     if not _trim(file.fileno(), self._limit - len(new)):
                         raise LogFull(f"the log has {size} bytes; {self._limit} are the most")
                     file.write(new)
-            return size + len(new)
+        if new:
+            self._on_append(job)
+        return size + len(new)
 
     def size(self, job: str, attempt: int, node: int = 0) -> int:
         try:

@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
             watching.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._services.stopping.set()
+        self._services.stop()
         super().handle_exit(sig, frame)
 
     @contextmanager

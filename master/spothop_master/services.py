@@ -22,6 +22,7 @@ from spothop_master.failed_logins import FailedLogins
 from spothop_master.followers import Followers
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
+from spothop_master.notifier import Notifier
 from spothop_master.probes import Probes
 from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings
@@ -50,6 +51,7 @@ class Services:
     supervisor: Supervisor
     bundles: Bundles
     logs: Logs
+    notifier: Notifier
     clock: Callable[[], datetime]
     limits: VmLimits
     probes: Probes = field(default_factory=Probes)
@@ -58,6 +60,11 @@ class Services:
     """What an admin has to look at, by subject; `/healthz` names the subjects."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the master is asked to end: long polls answer at once."""
+
+    def stop(self) -> None:
+        """The master is to end; harmless when repeated."""
+        self.stopping.set()
+        self.notifier.tell_all()
 
     def wake(self) -> None:
         """Let the supervise loop look now instead of at its next turn. A change of a job's rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -153,6 +154,8 @@ class FakeMaster:
             return self.log_answer(int(request.url.params["offset"]))
         if route == f"GET /jobs/{JOB}/events":
             return self.events_answer(int(request.url.params["after"]))
+        if route == f"GET /jobs/{JOB}/news":
+            return self.news_answer(request)
         if route == f"GET /jobs/{JOB}":
             state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
             return reply(job(state=state, attempt=0 if state == "queued" else 1))
@@ -177,6 +180,31 @@ class FakeMaster:
             return reply(answers[route])
         message = f"nothing at {route}"
         return httpx.Response(404, json={"error": "no_such_job", "message": message, "hint": "c"})
+
+    def news_answer(self, request: httpx.Request) -> httpx.Response:
+        """Put together from the job's events and its log, scripted or not."""
+        asked, path = request.url.params, f"GET /jobs/{JOB}"
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        scripted = self.scripted.get(f"{path}/events")
+        if isinstance(scripted, Exception):
+            raise scripted
+        assert not isinstance(scripted, httpx.Response)
+        events = scripted(request) if scripted else self.events_answer(int(asked["after"]))
+        if not events.is_success:
+            return events
+        log = None
+        if "attempt" in asked:
+            answer = self.log_answer(int(asked["offset"]))
+            log = {
+                "attempt": 1,
+                "data": base64.b64encode(answer.content).decode(),
+                "next_offset": int(answer.headers["X-Next-Offset"]),
+                "complete": answer.headers["X-Complete"] == "true",
+            }
+        found = job(state=state, attempt=0 if state == "queued" else 1)
+        view = found.model_dump(mode="json", include={*JobView.model_fields})
+        news = {"job": view, "events": events.json(), "log": log, "seen": state}
+        return httpx.Response(200, json=news)
 
     def log_answer(self, offset: int) -> httpx.Response:
         headers = {

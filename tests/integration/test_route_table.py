@@ -47,6 +47,8 @@ PUT    /api/v1/bundles/{sha256}           401   201   200   201   403   401   40
 GET    /api/v1/jobs                       401   200   200   200   200   401   401   401   401
 POST   /api/v1/jobs                       401   201   201   201   403   401   401   401   401
 GET    /api/v1/jobs/{ref}                 401   200   200   404   200   401   401   401   401
+GET    /api/v1/jobs/{ref}/checkpoints     401   200   200   404   200   401   401   401   401
+GET    /api/v1/jobs/{ref}/news            401   200   200   404   200   401   401   401   401
 GET    /api/v1/jobs/{ref}/events          401   200   200   404   200   401   401   401   401
 GET    /api/v1/jobs/{ref}/logs            401   200   200   404   200   401   401   401   401
 POST   /api/v1/jobs/{ref}/injection       401   201   201   404   403   401   401   401   401
@@ -76,6 +78,7 @@ POST   /agent/v1/logs                     401   401   401   401   401   200   20
 
 GET    /                                login login login login login login login   200   200
 GET    /jobs/{ref}                      login login login login login login login   200   404
+GET    /live/{ref}                      login login login login login login login   200   404
 GET    /vms                             login login login login login login login   200   200
 GET    /pools                           login login login login login login login   200   200
 GET    /login                             200   200   200   200   200   200   200   200   200

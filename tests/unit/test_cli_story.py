@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.cli_master import NOW, job, vm
+from fakes.cli_master import NOW, POOL, job, vm
 from spothop.cli.follow import status_line
 from spothop.cli.joblog import JobLog
 from spothop.cli.story import Story
@@ -28,6 +28,10 @@ def told(*events: EventView) -> list[str]:
     return [line for each in events if (line := story.line(each, job())) is not None]
 
 
+def running(text: str) -> EventView:
+    return event("allocated", text, attempt=None, pool=str(POOL), price=0.12)
+
+
 def committed(
     step: int, kind: SaveKind, *, after_s: float | None = None, attempt: int = 1
 ) -> EventView:
@@ -38,7 +42,7 @@ def committed(
 def test_the_story_of_a_hop_is_a_line_for_each_thing() -> None:
     notice = "preemption notice in zone-a: 8 s left; an emergency save fits: step 0.10 s + save"
     assert told(
-        event("allocated", "running in zone-a 1.1 s after the request", attempt=None),
+        running("running in zone-a 1.1 s after the request"),
         event("restored", "attempt 1 restored step 164"),
         event("attempt", "attempt 1 trains, from step 164 on", to="running"),
         event("notice", notice, fits=True),

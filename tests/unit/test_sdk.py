@@ -45,6 +45,10 @@ def job_page(*jobs: dict[str, Any], next: str | None = None) -> dict[str, Any]:
     return {"jobs": jobs, "next": next, "counts": {}, "total": len(jobs)}
 
 
+def news(*events: dict[str, Any], state: str = "running") -> dict[str, Any]:
+    return {"job": detail(state=state), "events": events, "log": None, "seen": "s"}
+
+
 def event(number: int) -> dict[str, Any]:
     return EventView(
         id=number, at=NOW, job="mnist-1", vm=None, attempt=1, kind="x", text="", data={}
@@ -417,18 +421,22 @@ def test_a_log_that_is_not_followed_spans_all_attempts_too() -> None:
 
 def test_a_job_without_an_attempt_has_no_log_yet() -> None:
     looks = iter([("queued", 0), ("queued", 0), ("preparing", 1), ("succeeded", 1)])
-    slept: list[float] = []
+    waits: list[tuple[str, float]] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/logs"):
             start = int(request.url.params["offset"])
             return log(b"one\n"[start:], offset=4, complete=True)
+        if request.url.path.endswith("/news"):
+            asked = request.url.params
+            waits.append((asked["seen"], float(asked["wait_s"])))
+            return httpx.Response(200, json=news())
         state, attempt = next(looks)
         return httpx.Response(200, json=detail(state=state, attempt=attempt))
 
     assert list(client(handle).logs("mnist")) == []
-    pieces = [p.text for p in client(handle, slept=slept).logs("mnist", follow=True)]
-    assert (pieces, len(slept)) == (["one\n"], 1)
+    pieces = [p.text for p in client(handle).logs("mnist", follow=True)]
+    assert (pieces, waits) == (["one\n"], [("", 0.0), ("s", 20.0)]), "it waits for an attempt"
 
 
 def test_following_one_attempt_ends_with_it() -> None:
@@ -462,13 +470,21 @@ def test_a_log_answer_without_its_headers_is_no_masters() -> None:
 def test_following_events_shows_each_once_and_ends_after_the_last() -> None:
     states = iter(["running", "running", "succeeded", "succeeded"])
     stored = {0: [event(1), event(2)], 2: [event(5)], 5: []}
+    waits: list[str] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/events"):
-            return httpx.Response(200, json=stored[int(request.url.params["after"])])
-        return httpx.Response(200, json=detail(state=next(states)))
+        asked = request.url.params
+        waits.append(asked["wait_s"])
+        return httpx.Response(200, json=news(*stored[int(asked["after"])], state=next(states)))
 
     assert [e.id for e in client(handle).follow_events("mnist")] == [1, 2, 5]
+    assert waits == ["20.0", "20.0", "20.0"]
+    stored[5] = [event(6)]
+    stored[6] = []
+    states = iter(["succeeded"] * 4)
+    waits.clear()
+    assert [e.id for e in client(handle).follow_events("mnist")] == [1, 2, 5, 6]
+    assert waits == ["20.0", "0.0", "0.0", "0.0"], "nothing is waited for at the end"
 
 
 # --- downloading --------------------------------------------------------------------------------

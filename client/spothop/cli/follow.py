@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import sys
 from collections.abc import Callable
@@ -20,10 +21,10 @@ from spothop.eventlog import EventFilter
 from spothop.figures import money, number, saved, state_text
 from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
-from spothop.wire import JOB_ENDED, EventView, JobDetail, JobView
+from spothop.wire import JOB_ENDED, EventView, JobDetail, JobNews, JobView
 
-WAIT_S = 1.0
-"""How long the master may hold an empty log answer back: the pace of the status line."""
+WAIT_S = 20.0
+"""How long the master may hold back an answer with nothing new in it."""
 AWAY_PAUSES_S = (1.0, 2.0, 5.0)
 AWAY_BUDGET_S = 600.0
 """After so long without an answer following ends; the job goes on."""
@@ -64,7 +65,7 @@ class Screen:
         if self._live is not None:
             self._live.start()
 
-    def event(self, event: EventView, job: JobDetail) -> None:
+    def event(self, event: EventView, job: JobView) -> None:
         if not self._news.is_news(event):
             return
         text = self._story.line(event, job) if self._story else event.text or event.kind
@@ -112,7 +113,7 @@ def status_line(job: JobView) -> str:
 
 
 class Follower:
-    """Reads events, log and state in turn; can be run again after an interruption."""
+    """Reads news of a job in turn; can be run again after an interruption."""
 
     def __init__(
         self, client: Client, job: str, screen: Screen, *, sleep: Callable[[float], None]
@@ -122,15 +123,18 @@ class Follower:
         self._screen = screen
         self._sleep = sleep
         self._event = 0
+        self._seen = ""
+        self._ended = False
         self._log = _Log()
 
     def run(self) -> JobDetail:
         """Returns the ended job. While the master is away it goes on asking, up to 10 minutes."""
-        away_s, failures = 0.0, 0
+        away_s, failures, done = 0.0, 0, False
         while True:
             try:
-                job = self._client.job(self._job)
-                done = self._tick(job)
+                if done:
+                    return self._client.job(self._job)
+                done = self._tick()
                 away_s, failures = 0.0, 0
             except (Unreachable, NotSpothop):
                 if away_s >= AWAY_BUDGET_S:
@@ -140,47 +144,39 @@ class Follower:
                 pause = AWAY_PAUSES_S[min(failures, len(AWAY_PAUSES_S) - 1)]
                 failures, away_s = failures + 1, away_s + pause
                 self._sleep(pause)
-                continue
-            if done:
-                return job
 
-    def _tick(self, job: JobDetail) -> bool:
+    def _tick(self) -> bool:
         """One look; true when the job has ended and everything was shown."""
-        events = self._client.events(self._job, after=self._event)
-        for event in events:
-            self._screen.event(event, job)
-            self._event = max(self._event, event.id)
-        self._screen.status(status_line(job))
-        more = self._read_log(job)
-        if job.state in JOB_ENDED:
-            return not more and not events
-        if not more and self._log.complete:
-            self._sleep(WAIT_S)
-        return False
-
-    def _read_log(self, job: JobView) -> bool:
-        """Show a piece; true when there is surely more to read."""
         log = self._log
-        if job.attempt < 1:
-            log.complete = True
-            return False
-        ended = job.state in JOB_ENDED
-        if log.complete or (ended and log.drained):
-            if log.attempt >= job.attempt:
-                return False
-            self._log = log = _Log(attempt=log.attempt + 1)
-        piece = self._client.read_log(
+        news = self._client.news(
             self._job,
-            attempt=log.attempt,
+            after=self._event,
+            attempt=0 if log.complete else log.attempt,
             offset=log.offset,
-            wait_s=0.0 if ended else WAIT_S,
+            seen=self._seen,
+            wait_s=0.0 if self._ended else WAIT_S,
         )
-        log.offset, log.drained = piece.next_offset, not piece.data
-        log.complete = piece.complete and log.drained
-        text = log.decoder.decode(piece.data)
-        if text:
-            self._screen.log(log.attempt, text)
-        return not log.drained or (ended and log.attempt < job.attempt)
+        for event in news.events:
+            self._screen.event(event, news.job)
+            self._event = max(self._event, event.id)
+        self._seen, self._ended = news.seen, news.job.state in JOB_ENDED
+        self._screen.status(status_line(news.job))
+        more = self._show_log(news)
+        return self._ended and not more and not news.events
+
+    def _show_log(self, news: JobNews) -> bool:
+        """Show a piece; true when there is surely more to read."""
+        log, piece = self._log, news.log
+        if piece is not None and not log.complete:
+            data = base64.b64decode(piece.data)
+            log.offset, log.drained = piece.next_offset, not data
+            log.complete = log.drained and (piece.complete or self._ended)
+            if text := log.decoder.decode(data):
+                self._screen.log(log.attempt, text)
+        if log.complete and log.attempt < news.job.attempt:
+            self._log = _Log(attempt=log.attempt + 1)
+            self._seen = ""  # to be asked for at once
+        return not self._log.complete
 
 
 class _Log:

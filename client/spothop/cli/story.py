@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from spothop.durations import duration
 from spothop.figures import money, number, size
-from spothop.wire import AttemptState, EventView, JobDetail, SaveKind
+from spothop.wire import AttemptState, EventView, JobView, SaveKind
 
 _DETAIL = frozenset(
     {
@@ -45,7 +45,7 @@ class Story:
         self._ended = ""
         """How the newest attempt ended, which the wait after it says again."""
 
-    def line(self, event: EventView, job: JobDetail) -> str | None:
+    def line(self, event: EventView, job: JobView) -> str | None:
         """What to print, beside the number of the attempt; None for an event that is left out.
 
         `job` as it was seen last.
@@ -53,10 +53,10 @@ class Story:
         text = self._told(event, job)
         return text.removeprefix(f"attempt {event.attempt} ") if text else None
 
-    def _told(self, event: EventView, job: JobDetail) -> str | None:
+    def _told(self, event: EventView, job: JobView) -> str | None:
         match event.kind:
             case "allocated":
-                return _vm_up(event, job)
+                return _vm_up(event)
             case "attempt":
                 return self._attempt(event, job)
             case "committed":
@@ -73,7 +73,7 @@ class Story:
             case kind:
                 return None if kind in _DETAIL else event.text or kind
 
-    def _attempt(self, event: EventView, job: JobDetail) -> str | None:
+    def _attempt(self, event: EventView, job: JobView) -> str | None:
         if event.data.get("to") == AttemptState.RUNNING:
             return event.text
         if event.data.get("to") != AttemptState.ENDED:
@@ -103,9 +103,11 @@ class Story:
         return f"saved step {number(step)} ({kind}, {size(bytes_)}){late}"
 
 
-def _vm_up(event: EventView, job: JobDetail) -> str:
-    vm = next((vm for vm in job.vms if vm.id == event.vm), None)
-    return f"VM up: {vm.pool}, ${vm.price:.4g}/h" if vm else f"VM up: {event.text}"
+def _vm_up(event: EventView) -> str:
+    pool, price = event.data.get("pool"), event.data.get("price")
+    if isinstance(pool, str) and isinstance(price, float):
+        return f"VM up: {pool}, ${price:.4g}/h"
+    return f"VM up: {event.text}"
 
 
 def _notice(event: EventView) -> str:

@@ -34,6 +34,7 @@ from spothop.wire import (
     InjectionView,
     InjectRequest,
     JobDetail,
+    JobNews,
     JobPage,
     JobView,
     NewToken,
@@ -60,6 +61,8 @@ PAGE = 50
 """Rows of a page where nobody says how many."""
 LONG_PAGE = 500
 """The most that a page may have."""
+NO_EVENTS = 2**62
+"""Above the id of any."""
 LONGEST_NAME = 200
 """Of what a job or VM is asked for by; ids have 80 characters at most."""
 
@@ -315,17 +318,36 @@ class Client:
 
     def follow_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
         """All events as they come; ends when the job has ended."""
+        seen, ended = "", False
         while True:
-            ended = (
-                self.job(job).state in JOB_ENDED
-            )  # before the read, so that the last event is in it
-            events = self.events(job, after=after, wait_s=0.0 if ended else WAIT_S)
-            yield from events
-            after = max([after, *(event.id for event in events)])
-            if ended and not events:
+            news = self.news(job, after=after, seen=seen, wait_s=0.0 if ended else WAIT_S)
+            yield from news.events
+            after, seen = max([after, *(event.id for event in news.events)]), news.seen
+            ended = news.job.state in JOB_ENDED
+            if ended and not news.events:
                 return
-            if not events:
-                self._sleep(PAUSE_S)
+
+    def news(
+        self,
+        job: str,
+        *,
+        after: int = 0,
+        attempt: int = 0,
+        offset: int = 0,
+        seen: str = "",
+        wait_s: float = 0.0,
+    ) -> JobNews:
+        """The job, its events above `after`, and the log of `attempt` (0: none) from `offset` on.
+
+        Waits up to `wait_s` while none of these is new; of the job that is said by `seen`, the one
+        of the answer before.
+        """
+        params: dict[str, str | int | float] = {"after": after, "wait_s": wait_s, "seen": seen}
+        if attempt:
+            params |= {"attempt": attempt, "offset": offset}
+        path = f"/jobs/{_part(job)}/news"
+        answer = self._http.send("GET", path, params=params, wait_s=wait_s)
+        return self._http.read(JobNews, answer)
 
     def read_log(
         self, job: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0
@@ -366,9 +388,14 @@ class Client:
             elif not follow or found.state in JOB_ENDED:
                 return
             else:
-                self._sleep(PAUSE_S)
+                self._wait_for_news(found.id)
             if follow:
                 found = self.job(found.id)
+
+    def _wait_for_news(self, job: str) -> None:
+        """Of which a new attempt is one."""
+        seen = self.news(job).seen
+        self.news(job, after=NO_EVENTS, seen=seen, wait_s=WAIT_S)
 
     def _log_of(self, job: str, attempt: int, *, follow: bool) -> Iterator[LogText]:
         """To the end of what there is; with `follow` until the attempt is over."""

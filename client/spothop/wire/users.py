@@ -365,6 +365,29 @@ class JobDetail(JobView):
     """What the logs of all attempts take of the master's disk."""
 
 
+class LogView(BaseModel):
+    """A part of one attempt's log."""
+
+    attempt: int
+    data: str
+    """The bytes, in base64."""
+    next_offset: int
+    complete: bool
+    """The attempt is over and this is the end of its log."""
+
+
+class JobNews(BaseModel):
+    """What is new about a job, for who follows it."""
+
+    job: JobView
+    events: list[EventView]
+    """At most 500, oldest first."""
+    log: LogView | None
+    """None where no attempt's log was asked for."""
+    seen: str
+    """Changes with what `job` says, but for its cost."""
+
+
 class EventView(BaseModel):
     id: int
     at: datetime

@@ -37,6 +37,7 @@ from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmS
 from spothop_master.agents import protocol, reports
 from spothop_master.agents.limits import MetricNames, metric_names
 from spothop_master.agents.reading import FaultyEnvelope
+from spothop_master.store import changes
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Job, Metric, Place, VmRow
 
@@ -114,6 +115,7 @@ class _Rows:
     places: list[dict[str, Any]] = field(default_factory=list)
     attempts: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    jobs: set[str] = field(default_factory=set)
 
 
 class ProgressWriter:
@@ -214,6 +216,7 @@ def write(
             found = _take(rows, facts, said, now)
             if found is not None:
                 written[facts.vm] = found
+    changes.tell_progress(session, rows.jobs)
     connection = session.connection()
     for statement, values in (
         (_VMS, sorted(rows.vms, key=lambda row: str(row["vm"]))),
@@ -254,6 +257,7 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
         elif isinstance(report, MetricsReport):
             logged += reports.metric_rows(facts.job_id, facts.number, report, at=made)
     rows.metrics += logged
+    rows.jobs.add(facts.job_id)
     rows.vms.append({"vm": facts.vm, "acked": new[-1].seq, "now": now})
     if at is not None:
         rows.places.append({"place": facts.place, "step": step, "at": at})

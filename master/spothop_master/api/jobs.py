@@ -27,9 +27,10 @@ from spothop_master.api.bundles import no_such_bundle, own_bundle
 from spothop_master.api.deps import MAX_INTEGER, Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
 from spothop_master.api.plan import check_pools, checked_spec, may_use_storage
-from spothop_master.api.polling import LONGEST_S, poll
 from spothop_master.api.separation import refuse_job
+from spothop_master.notifier import News
 from spothop_master.paging import PAGE, CursorText, Limit, cursor_of
+from spothop_master.polling import LONGEST_S, poll
 from spothop_master.problems import ApiError, known_state
 from spothop_master.security import Principal
 from spothop_master.services import Services
@@ -213,12 +214,19 @@ async def get_events(
     """The oldest of those with an id above `after`, which is the cursor: ask again after the last
     one until there is none. Waits up to `wait_s` seconds for the first one."""
 
-    def ask() -> list[EventView]:
+    def ask() -> tuple[str, list[EventView]]:
         with services.db.read() as session:
             job = job_for(session, user, ref)
-            return event_views.events(session, job.id, after=after, limit=limit)
+            return job.id, event_views.events(session, job.id, after=after, limit=limit)
 
-    return await poll(services, ask, enough=bool, wait_s=wait_s)
+    _, found = await poll(
+        services,
+        ask,
+        enough=lambda answer: bool(answer[1]),
+        topics=lambda answer: [(News.ROWS, answer[0])],
+        wait_s=wait_s,
+    )
+    return found
 
 
 @router.post("/{ref}/cancel", responses=errors.answers(403, 404, 409))

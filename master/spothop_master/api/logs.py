@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from fastapi import APIRouter, Response
 from sqlalchemy import select
@@ -15,12 +15,13 @@ from spothop_master.api import errors, openapi
 from spothop_master.api.deps import Count, Reader, ServicesDep
 from spothop_master.api.jobs import Wait
 from spothop_master.api.lookup import job_for
-from spothop_master.api.polling import poll
 from spothop_master.logs import Piece
+from spothop_master.notifier import News
+from spothop_master.polling import poll
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store.schema import Attempt, Place, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
 
@@ -32,6 +33,7 @@ LATE = timedelta(seconds=10)
 class Chunk:
     """What one look found. `complete`: nothing follows after this piece."""
 
+    job: str
     attempt: int
     piece: Piece
     complete: bool
@@ -61,7 +63,11 @@ async def get_logs(
         return _look(services, user, ref, attempt, node, offset)
 
     chunk = await poll(
-        services, ask, enough=lambda c: bool(c.piece.data) or c.complete, wait_s=wait_s
+        services,
+        ask,
+        enough=lambda c: bool(c.piece.data) or c.complete,
+        topics=lambda c: [(News.LOG, c.job), (News.ROWS, c.job)],
+        wait_s=wait_s,
     )
     return Response(
         chunk.piece.data,
@@ -80,9 +86,32 @@ def _look(
 ) -> Chunk:
     with services.db.read() as session:
         job = job_for(session, user, ref)
-        job_id, job_is_over = job.id, job.ended_at is not None
-        found = _places(session, job_id, node)
-        over = {attempt.number: _is_over(attempt, vm, services) for attempt, vm in found}
+        found = ends_of(services, session, job, number, node)
+    return chunk_of(services, found, number, offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ends:
+    """Which attempts of a job have this node, and whether nothing follows in their logs."""
+
+    job: str
+    job_is_over: bool
+    node: int
+    over: dict[int, bool]
+
+
+def ends_of(services: Services, session: Session, job: Job, number: int, node: int = 0) -> Ends:
+    """Of attempt `number` if there is one with this node, else of all that have it."""
+    found = _places(session, job.id, node, number) or _places(session, job.id, node)
+    now = services.clock()
+    over = {attempt: _is_over(ended_at, state, now) for attempt, ended_at, state in found}
+    return Ends(job=job.id, job_is_over=job.ended_at is not None, node=node, over=over)
+
+
+def chunk_of(services: Services, ends: Ends, number: int, offset: int) -> Chunk:
+    """From `offset` on; `number` 0 is the newest that wrote anything. Reads files: never inside a
+    session. Raises ApiError."""
+    job_id, node, over, job_is_over = ends.job, ends.node, ends.over, ends.job_is_over
     if number == 0:
         number = _newest_with_log(services, job_id, node, sorted(over, reverse=True))
     elif number not in over:
@@ -92,7 +121,9 @@ def _look(
     services.followers.looked(job_id, services.clock())
     piece = services.logs.read(job_id, number, node, offset=offset)
     at_end = piece.next_offset >= services.logs.size(job_id, number, node)
-    return Chunk(attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over))
+    return Chunk(
+        job=job_id, attempt=number, piece=piece, complete=at_end and over.get(number, job_is_over)
+    )
 
 
 def _instead(number: int, text: bytes, offset: int) -> Chunk:
@@ -113,21 +144,25 @@ def _no_such_attempt(job_id: str, number: int, node: int, known: Iterable[int]) 
     )
 
 
-def _places(session: Session, job_id: str, node: int) -> list[tuple[Attempt, VmRow]]:
-    """Every attempt that has this node, with the VM there."""
+def _places(
+    session: Session, job_id: str, node: int, number: int = 0
+) -> list[tuple[int, datetime | None, str]]:
+    """Every attempt that has this node, or this one: its number, its end, the state of the VM."""
     query = (
-        select(Attempt, VmRow)
+        select(Attempt.number, Attempt.ended_at, VmRow.state)
         .join(Place, Place.attempt_id == Attempt.id)
         .join(VmRow, VmRow.id == Place.vm_id)
         .where(Attempt.job_id == job_id, Place.node == node)
     )
-    return [(row[0], row[1]) for row in session.execute(query)]
+    if number:
+        query = query.where(Attempt.number == number)
+    return [(row[0], row[1], row[2]) for row in session.execute(query)]
 
 
-def _is_over(attempt: Attempt, vm: VmRow, services: Services) -> bool:
-    if attempt.ended_at is None:
+def _is_over(ended_at: datetime | None, state: str, now: datetime) -> bool:
+    if ended_at is None:
         return False
-    return vm.state == VmState.TERMINATED or services.clock() - attempt.ended_at > LATE
+    return state == VmState.TERMINATED.value or now - ended_at > LATE
 
 
 def _newest_with_log(services: Services, job_id: str, node: int, numbers: list[int]) -> int:

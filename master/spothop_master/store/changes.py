@@ -17,18 +17,20 @@ Two rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, UOWTransaction
 
-from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, VmRow
+from spothop_master.store.schema import Attempt, Base, Checkpoint, Event, Job, Place, VmRow
 
 _KEY = "spothop_changed_jobs"
 
 _FIGURED_KEY = "spothop_figured_jobs"
 _SAVED_KEY = "spothop_checkpoints"
+_NOTED_KEY = "spothop_noted_jobs"
+_MOVED_KEY = "spothop_moved_jobs"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
     Job: frozenset({"insurance", "reason"}),
@@ -60,6 +62,21 @@ def figured_jobs(session: Session) -> frozenset[str]:
     return frozenset(session.info.get(_FIGURED_KEY, ()))
 
 
+def noted_jobs(session: Session) -> frozenset[str]:
+    """So far, those that changed or have new events; ids."""
+    return frozenset(session.info.get(_NOTED_KEY, ())) | changed_jobs(session)
+
+
+def moved_jobs(session: Session) -> frozenset[str]:
+    """So far, those of which anything was written; ids."""
+    return frozenset(session.info.get(_MOVED_KEY, ()))
+
+
+def tell_progress(session: Session, jobs: Iterable[str]) -> None:
+    """Of these jobs a statement of this transaction wrote steps or metrics."""
+    session.info.setdefault(_MOVED_KEY, set()).update(jobs)
+
+
 def new_checkpoints(session: Session) -> list[Checkpoint]:
     """That this transaction has written, without those that a savepoint took back."""
     return [row for row in session.info.get(_SAVED_KEY, ()) if sa.inspect(row).persistent]
@@ -77,13 +94,17 @@ def tell(session: Session, row: Job | Attempt | VmRow) -> None:
 def _collect(session: Session, _context: UOWTransaction) -> None:
     found = session.info.setdefault(_KEY, set())
     for row in _changed(session):
-        job_id = row.attempt.job_id if isinstance(row, Place) else _job_id(row)
+        job_id = _job_of(row)
         if job_id is not None:
             found.add(job_id)
+    written = [row for row in [*session.new, *session.dirty] if type(row) in _PROGRESS]
+    tell_progress(session, filter(None, map(_job_of, written)))
+    events = [row for row in session.new if isinstance(row, Event) and row.job_id is not None]
+    session.info.setdefault(_NOTED_KEY, set()).update(row.job_id for row in events)
     figured = session.info.setdefault(_FIGURED_KEY, set())
     for row in [*session.new, *session.dirty]:
         if type(row) in _FIGURED and (row in session.new or _columns(row) & _FIGURED[type(row)]):
-            job_id = row.attempt.job_id if isinstance(row, Place) else _job_id(row)
+            job_id = _job_of(row)
             figured.update([job_id] if job_id is not None else [])
     saved = [row for row in session.new if isinstance(row, Checkpoint)]
     session.info.setdefault(_SAVED_KEY, []).extend(saved)
@@ -101,6 +122,10 @@ def _columns(row: Any) -> set[str]:
     """Those that have another value than at the last flush."""
     state = sa.inspect(row)
     return {name for name in state.committed_state if state.attrs[name].history.has_changes()}
+
+
+def _job_of(row: Any) -> str | None:
+    return _job_id(row.attempt if isinstance(row, Place) else row)
 
 
 def _job_id(row: Any) -> str | None:

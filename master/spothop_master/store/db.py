@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from spothop_master.store import migrating, summaries
-from spothop_master.store.changes import changed_jobs
+from spothop_master.store import changes, migrating, summaries
 
 BUSY_S = 5
 
@@ -25,6 +24,9 @@ loops and clouds), so that nobody waits for one that somebody slow holds; and so
 
 _INCREMENTAL = 2
 """SQLite's number for the mode in which free pages can be given back."""
+
+
+Listener: TypeAlias = Callable[[frozenset[str]], None]
 
 
 class Database:
@@ -42,7 +44,7 @@ class Database:
         )
         self._writes = self.engine
         self._lock = threading.Lock()
-        self._listeners: list[Callable[[frozenset[str]], None]] = []
+        self._listeners: list[tuple[Callable[[Session], frozenset[str]], Listener]] = []
         self._turn: AbstractContextManager[Any] = nullcontext()
         if self.single_master:
             # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
@@ -54,19 +56,27 @@ class Database:
     @contextmanager
     def begin(self) -> Iterator[Session]:
         """A transaction that may write: commits at the end, rolls back on an exception."""
-        with self._turn, Session(self._writes, expire_on_commit=False) as session:
-            with session.begin():
-                yield session
-                summaries.keep(session)
-            changed = changed_jobs(session)
-        if changed:
-            for listener in self._listeners:
-                listener(changed)
+        with (
+            self._turn,
+            Session(self._writes, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            yield session
+            summaries.keep(session)
+        for of_whom, listener in self._listeners:
+            if jobs := of_whom(session):
+                listener(jobs)
 
-    def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
+    def on_change(self, listener: Listener) -> None:
         """Call it with the ids of the jobs that a transaction of this process changed, after each
         commit, in the thread that committed. It must be quick and never raise."""
-        self._listeners.append(listener)
+        self._listeners.append((changes.changed_jobs, listener))
+
+    def on_news(self, rows: Listener, progress: Listener) -> None:
+        """As `on_change`: `rows` for the jobs that changed or have new events, `progress` for all
+        of which anything was written, be it a step."""
+        self._listeners.append((changes.noted_jobs, rows))
+        self._listeners.append((changes.moved_jobs, progress))
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -8,6 +8,7 @@ the same as those of `job_views`, which a test walks through random lives to pro
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -102,6 +103,12 @@ def job_page(
 def job_view(session: Session, job_id: str, *, now: datetime, storage_url: str) -> JobView:
     row = session.execute(_rows().where(Job.id == job_id)).one()
     return _view(row, now=now, storage_url=storage_url)
+
+
+def seen_of(view: JobView) -> str:
+    """The same for two views that say the same, but for what grows with time alone."""
+    said = view.model_dump_json(exclude={"cost", "on_demand_cost"})
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def _keys(session: Session, wanted: Wanted, cursor: Cursor | None, limit: int) -> list[Key]:

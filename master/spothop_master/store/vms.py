@@ -207,7 +207,8 @@ def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime
     latency = (row.running_at - row.requested_at).total_seconds()
     observations.add(session, row, "allocation", latency, now=now)
     text = f"running in {row.zone} {latency:.1f} s after the request"
-    transitions.record(session, "allocated", text, now=now, row=row, data={"allocation_s": latency})
+    data = {"allocation_s": latency, "pool": str(pool_of(row)), "price": row.price}
+    transitions.record(session, "allocated", text, now=now, row=row, data=data)
     observations.preparation(session, row, now=now)
     refusals.gave_a_vm(session, row)
 

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from spothop import figures
@@ -19,7 +20,9 @@ from spothop.durations import duration
 from spothop.eventlog import EventFilter
 from spothop.wire import EndReason, JobDetail, JobState
 from spothop_master import pools
+from spothop_master.notifier import News
 from spothop_master.paging import PAGE, CursorText, cursor_of
+from spothop_master.polling import poll
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal, Role
 from spothop_master.services import Services
@@ -34,6 +37,7 @@ from spothop_master.store import (
     vm_views,
 )
 from spothop_master.store.keyset import Page
+from spothop_master.store.schema import Job
 from spothop_master.web import chart, format, session
 
 router = APIRouter(include_in_schema=False)
@@ -77,6 +81,8 @@ _templates.globals.update(
 
 OLD_OFFER_S = 300.0
 """From this age on, a cloud's newest answer is shown with its age."""
+
+LIVE_S = 25.0
 
 RECENT = 100
 """Events, checkpoints and attempts on a job's page."""
@@ -132,12 +138,8 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
     services = _services(request)
     now = services.clock()
     with services.db.read() as db:
-        try:
-            row = lookup.find_job(db, ref, owner_id=user.sees_owner)
-        except LookupError as error:
-            raise ApiError(
-                404, "no_such_job", str(error), "the list shows all you can see"
-            ) from None
+        row = _job_row(db, ref, user)
+        _, seen = _seen(services, db, row)
         url = services.settings.storage_url
         values = user.may_see_values(row.owner_id)
         job = job_views.job_detail(db, row, now=now, storage_url=url, env_values=values)
@@ -152,6 +154,7 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
         "job.html",
         user=user,
         job=job,
+        seen=seen,
         now=now,
         metric=metric,
         events=events[::-1],
@@ -162,6 +165,40 @@ def job_page(request: Request, ref: str, user: Viewer) -> HTMLResponse:
         lanes=_lanes(job, now),
         recent=RECENT,
     )
+
+
+@router.get("/live/{ref}")
+async def live(request: Request, ref: str, user: Viewer, seen: str = "") -> dict[str, str]:
+    """Waits until the page of this job would say something else than it did at `seen`."""
+    services = _services(request)
+
+    def ask() -> tuple[str, str]:
+        with services.db.read() as db:
+            return _seen(services, db, _job_row(db, ref, user))
+
+    _, now_seen = await poll(
+        services,
+        ask,
+        enough=lambda found: found[1] != seen,
+        topics=lambda found: [(news, found[0]) for news in News],
+        wait_s=LIVE_S,
+    )
+    return {"seen": now_seen}
+
+
+def _seen(services: Services, db: Session, job: Job) -> tuple[str, str]:
+    """The job's id, and what changes with its page but for money and time."""
+    url = services.settings.storage_url
+    view = job_lists.job_view(db, job.id, now=services.clock(), storage_url=url)
+    grown = services.logs.size(job.id, view.attempt) if view.attempt else 0
+    return job.id, f"{job_lists.seen_of(view)}-{grown}"
+
+
+def _job_row(db: Session, ref: str, user: Principal) -> Job:
+    try:
+        return lookup.find_job(db, ref, owner_id=user.sees_owner)
+    except LookupError as error:
+        raise ApiError(404, "no_such_job", str(error), "the list shows all you can see") from None
 
 
 @router.get("/vms", response_class=HTMLResponse)
