@@ -33,6 +33,7 @@ from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.api import (
     agent,
+    cancellations,
     errors,
     guard,
     injections,
@@ -149,6 +150,7 @@ def create_app(
         bundle_routes,
         jobs,
         news,
+        cancellations,
         logs,
         vms,
         strays,
@@ -205,7 +207,12 @@ def make_services(
     progress = ProgressWriter(db, clock, names=limits.names)
     every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
     pace = Pace(clock(), random.random, every_s=every_s, silent_after_s=silent_after_s)
-    logs, followers = Logs(settings.home / "logs", limit=settings.max_log_bytes), Followers()
+    logs = Logs(
+        settings.home / "logs",
+        limit=settings.max_log_bytes,
+        on_append=partial(_one, notifier, News.LOG),
+    )
+    followers = Followers()
     agent_logs = AgentLogs(db, sessions, logs)
     syncs = Syncs(
         db,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from fakes import sample_rows
 from fakes.http_master import HttpMaster
+from spothop_master.security import Role
 from spothop_master.store import summaries
 from spothop_master.store.schema import Checkpoint, Job, Summary
 from support.lists import assert_light_is_full
@@ -228,3 +229,64 @@ def test_a_save_that_a_savepoint_takes_back_is_not_counted(master: HttpMaster) -
     with master.services.db.read() as session:
         assert session.scalar(sa.select(sa.func.count()).where(Checkpoint.n == 90)) == 1
         assert_light_is_full(session, sample_rows.GPT, now=sample_rows.NOW + timedelta(hours=1))
+
+
+# --- cancelling many ----------------------------------------------------------------------------
+
+
+def test_many_are_cancelled_in_few_requests(master: HttpMaster) -> None:
+    agent = master.joined(name="trains")
+    fill(master, 7)
+    fill(master, 2, state="paused")
+    reply = master.post("/api/v1/cancellations", json={"state": "queued", "limit": 4}).json()
+    assert reply == {"cancelled": 4, "left": 3}
+    reply = master.post("/api/v1/cancellations", json={"state": "queued"}).json()
+    assert reply == {"cancelled": 3, "left": 0}
+    found = master.get(JOBS).json()["counts"]
+    assert found == {"cancelled": 7, "paused": 2, "preparing": 1}
+    assert master.post("/api/v1/cancellations", json={"name": "tra"}).json()["cancelled"] == 1
+    assert master.get(f"{JOBS}/{agent.job}").json()["wanted"] == "cancelled"
+    assert master.post("/api/v1/cancellations", json={"owner": "nobody"}).json()["cancelled"] == 0
+    assert master.post("/api/v1/cancellations", json={}).json() == {"cancelled": 2, "left": 0}
+    master.look()
+    assert master.get(JOBS).json()["counts"]["cancelled"] == 9
+    assert master.post("/api/v1/cancellations", json={}).json() == {"cancelled": 0, "left": 0}
+
+
+def test_one_of_many_is_cancelled_as_it_is_by_itself(master: HttpMaster) -> None:
+    """The same rows and the same events, in fewer statements."""
+    alone = master.submit()["id"]
+    master.post(f"{JOBS}/{alone}/cancel")
+    master.look()
+    (of_many,) = fill(master, 1)
+    master.post("/api/v1/cancellations", json={"name": "queued"})
+
+    def told(job: str) -> Any:
+        view = master.get(f"{JOBS}/{job}").json()
+        events = master.get(f"{JOBS}/{job}/events").json()
+        last = events[-1]
+        return view["state"], view["reason"], bool(view["ended_at"]), last["kind"], last["data"]
+
+    assert told(of_many) == told(alone)
+
+
+def test_users_cancel_many_of_their_own_and_viewers_none(master: HttpMaster) -> None:
+    ann, eve = master.user("ann"), master.user("eve", Role.VIEWER)
+    fill(master, 2)
+    master.submit(token=ann)
+    assert master.post("/api/v1/cancellations", json={}, token=ann).json()["cancelled"] == 1
+    assert master.post("/api/v1/cancellations", json={}, token=eve).status_code == 403
+    assert master.get(JOBS).json()["counts"] == {"queued": 2, "cancelled": 1}
+    assert master.post("/api/v1/cancellations", json={"state": "nonsense"}).status_code == 422
+
+
+def test_what_comes_to_run_meanwhile_is_not_lost_by_cancelling(master: HttpMaster) -> None:
+    """A job that is queued by its state and has an attempt already is left to the loop."""
+    job = master.submit()["id"]
+    for _ in range(2):
+        master.look(1.0)
+    with master.services.db.begin() as session:
+        session.execute(sa.update(Job).where(Job.id == job).values(state="queued"))
+    assert master.post("/api/v1/cancellations", json={}).json()["cancelled"] == 1
+    found = master.get(f"{JOBS}/{job}").json()
+    assert (found["wanted"], found["state"]) == ("cancelled", "queued")

@@ -41,7 +41,7 @@ CHECKED = (
     "negative_data_rejection",
 )
 
-LAST = ("/cancel", "/preempt", "/disable")
+LAST = ("/cancel", "/cancellations", "/preempt", "/disable")
 """What ends the job, so that the routes before see it train."""
 
 

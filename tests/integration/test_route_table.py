@@ -54,6 +54,7 @@ GET    /api/v1/jobs/{ref}/logs            401   200   200   404   200   401   40
 POST   /api/v1/jobs/{ref}/injection       401   201   201   404   403   401   401   401   401
 DELETE /api/v1/jobs/{ref}/injection       401   200   200   404   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/preempt         401   200   200   404   403   401   401   401   401
+POST   /api/v1/cancellations              401   200   200   200   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/cancel          401   200   200   404   403   401   401   401   401
 
 GET    /api/v1/vms                        401   200   200   200   200   401   401   401   401
@@ -195,6 +196,7 @@ class World:
         bodies: dict[str, dict[str, Any]] = {
             "POST /api/v1/plan": {"spec": spec},
             "POST /api/v1/jobs": {"spec": spec, "bundle": self.values["{sha256}"]},
+            "POST /api/v1/cancellations": {"name": "idle"},
             "POST /api/v1/jobs/{ref}/injection": {"mttp_s": [1e6]},
             "POST /api/v1/vms/{vm_id}/injection": {"mttp_s": [1e6]},
             "POST /api/v1/users": {"name": "new"},

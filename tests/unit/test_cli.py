@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 
 from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, job_page, reply, vm
 from spothop.cli.app import app
@@ -481,3 +482,45 @@ def test_status_says_who_asks_and_what_the_master_keeps(cli: Cli) -> None:
     ]
     assert cli("status", "--json") == 0, cli.err
     assert json.loads(cli.out)["disk"]["database_free"] == 3_000_000
+
+
+# --- cancelling many ----------------------------------------------------------------------------
+
+
+def counted(**counts: int) -> httpx.Response:
+    return reply(job_page(counts=counts, total=sum(counts.values())))
+
+
+def test_cancel_all_asks_with_the_numbers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda text, **options: asked.append(text))
+    replies = [{"cancelled": 500, "left": 1500}, {"cancelled": 1500, "left": 0}]
+    cli.master.scripted["GET /jobs"] = counted(queued=2000, succeeded=9, running=4)
+    cli.master.scripted["POST /cancellations"] = lambda request: httpx.Response(
+        200, json=replies.pop(0)
+    )
+    cli.can_ask = True
+    assert cli("cancel", "--all", "--state", "queued") == 0
+    assert asked == ["Cancel 2,000 jobs (2,000 queued)?"]
+    assert "2,000 jobs: cancelling" in cli.out
+    assert cli.master.bodies[-1] == {"state": "queued", "name": "", "owner": None, "limit": 500}
+
+
+def test_cancel_all_without_a_terminal_needs_yes(cli: Cli) -> None:
+    cli.master.scripted["GET /jobs"] = counted(queued=3, running=1)
+    cli.master.scripted["POST /cancellations"] = httpx.Response(
+        200, json={"cancelled": 4, "left": 0}
+    )
+    assert cli("cancel", "--all") == 1
+    assert "4 jobs would be cancelled" in cli.err
+    assert cli("cancel", "--all", "--yes", "--json") == 0
+    assert json.loads(cli.out) == {"cancelled": 4}
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], [JOB, "--all"], [JOB, "--state", "queued"], ["--state", "queued"]]
+)
+def test_cancel_wants_a_job_or_all(cli: Cli, arguments: list[str]) -> None:
+    assert cli("cancel", *arguments) == 1
+    assert "give the JOB to cancel, or --all" in cli.err
+    assert cli.master.asked == []

@@ -27,6 +27,8 @@ from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
 from spothop.sdk.http import Http
 from spothop.wire import (
     JOB_ENDED,
+    CancelReply,
+    CancelRequest,
     CheckpointPage,
     CheckpointView,
     DiskView,
@@ -418,6 +420,19 @@ class Client:
 
     def cancel(self, job: str) -> JobView:
         return self._http.read(JobView, self._http.send("POST", f"/jobs/{_part(job)}/cancel"))
+
+    def cancel_all(
+        self, *, state: str | None = None, name: str = "", owner: str | None = None
+    ) -> int:
+        """Cancel every job that has not ended: in this state, whose name begins so, of this user.
+        Admins may cancel those of all users. Returns how many."""
+        request, count = CancelRequest(state=state, name=name, owner=owner), 0
+        while True:
+            answer = self._http.send("POST", "/cancellations", body=request)
+            reply = self._http.read(CancelReply, answer)
+            count += reply.cancelled
+            if not reply.left or not reply.cancelled:
+                return count
 
     def preempt(self, job: str, *, notice_s: float | None = None) -> VmView:
         """Take the VM of a job away, as its cloud would; `notice_s` 0 is no notice at all."""

@@ -92,6 +92,8 @@ from spothop.wire.reports import (
 if TYPE_CHECKING:
     from spothop.wire.users import (
         AttemptView,
+        CancelReply,
+        CancelRequest,
         CheckpointPage,
         CheckpointView,
         DiskView,
@@ -145,6 +147,8 @@ __all__ = [
     "Assignment",
     "AttemptState",
     "AttemptView",
+    "CancelReply",
+    "CancelRequest",
     "CheckpointPage",
     "CheckpointView",
     "CommittedReport",

@@ -59,6 +59,25 @@ class SubmitRequest(Strict):
     """Chosen by the client: submitting twice with the same token makes one job."""
 
 
+class CancelRequest(Strict):
+    """Which jobs to cancel, of those that have not ended; all that the user may cancel unless it
+    says more."""
+
+    state: str | None = None
+    name: str = Field(default="", max_length=200)
+    """How names begin."""
+    owner: str | None = Field(default=None, max_length=200)
+    """A user's name."""
+    limit: int = Field(default=500, ge=1, le=500)
+    """At most so many with this request, the newest first."""
+
+
+class CancelReply(BaseModel):
+    cancelled: int
+    left: int
+    """Others that fit, for the next request."""
+
+
 class PreemptRequest(Strict):
     """The provider's own eviction test. `notice_s`: None the promised one, 0 none at all; any other
     is announced as such, and is no longer than the promised one."""

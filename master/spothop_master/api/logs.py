@@ -117,7 +117,7 @@ def chunk_of(services: Services, ends: Ends, number: int, offset: int) -> Chunk:
     elif number not in over:
         raise _no_such_attempt(job_id, number, node, over)
     if gone := services.logs.removed(job_id):
-        return _instead(number, f"{gone}\n".encode(), offset)
+        return _instead(job_id, number, f"{gone}\n".encode(), offset)
     services.followers.looked(job_id, services.clock())
     piece = services.logs.read(job_id, number, node, offset=offset)
     at_end = piece.next_offset >= services.logs.size(job_id, number, node)
@@ -126,10 +126,11 @@ def chunk_of(services: Services, ends: Ends, number: int, offset: int) -> Chunk:
     )
 
 
-def _instead(number: int, text: bytes, offset: int) -> Chunk:
+def _instead(job: str, number: int, text: bytes, offset: int) -> Chunk:
     """What stands in the place of a log that was deleted."""
     end = max(offset, len(text))  # who followed the log up to there does not begin anew
-    return Chunk(attempt=number, piece=Piece(data=text[offset:], next_offset=end), complete=True)
+    piece = Piece(data=text[offset:], next_offset=end)
+    return Chunk(job=job, attempt=number, piece=piece, complete=True)
 
 
 def _no_such_attempt(job_id: str, number: int, node: int, known: Iterable[int]) -> ApiError:

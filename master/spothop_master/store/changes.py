@@ -90,6 +90,12 @@ def tell(session: Session, row: Job | Attempt | VmRow) -> None:
             session.info.setdefault(_FIGURED_KEY, set()).add(job_id)
 
 
+def tell_jobs(session: Session, job_ids: Iterable[str]) -> None:
+    """Of jobs that a statement of this transaction changed, none of them with attempts or VMs of
+    which it changed any."""
+    session.info.setdefault(_KEY, set()).update(job_ids)
+
+
 @sa.event.listens_for(Session, "after_flush")
 def _collect(session: Session, _context: UOWTransaction) -> None:
     found = session.info.setdefault(_KEY, set())

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from spothop.wire import JobState, JobView
+from spothop.wire import JobState, JobView, lifecycle
 from spothop_master.store import job_views
 from spothop_master.store.keyset import Cursor, Key, Page, beyond, order, page
 from spothop_master.store.lookup import visible_to
@@ -103,6 +103,23 @@ def job_page(
 def job_view(session: Session, job_id: str, *, now: datetime, storage_url: str) -> JobView:
     row = session.execute(_rows().where(Job.id == job_id)).one()
     return _view(row, now=now, storage_url=storage_url)
+
+
+def living_ids(session: Session, wanted: Wanted, *, limit: int) -> list[str]:
+    """Of those that are wanted, the newest that have not ended and are not being cancelled."""
+    query = select(Job.id).where(*_living(wanted))
+    newest = query.order_by(Job.submitted_at.desc(), Job.id.desc()).limit(limit)
+    return list(session.scalars(newest))
+
+
+def count_living(session: Session, wanted: Wanted) -> int:
+    """Of those that `living_ids` finds."""
+    return session.scalar(select(func.count(Job.id)).where(*_living(wanted))) or 0
+
+
+def _living(wanted: Wanted) -> list[ColumnElement[bool]]:
+    stays = Job.wanted != lifecycle.Wanted.CANCELLED.value
+    return [*wanted.conditions(), Job.ended_at.is_(None), stays]
 
 
 def seen_of(view: JobView) -> str:

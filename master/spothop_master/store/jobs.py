@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec, StorageSection
-from spothop.wire import JOB_ACTIVE, JobState, Wanted
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
 from spothop_master.store import transitions
-from spothop_master.store.schema import Event, Job
+from spothop_master.store.schema import Attempt, Event, Job, VmRow
 
 _EVENT_OF_END = {
     JobState.SUCCEEDED: JobEvent.SUCCEED,
@@ -20,6 +21,9 @@ _EVENT_OF_END = {
     JobState.CANCELLED: JobEvent.CANCEL,
     JobState.PAUSED: JobEvent.PAUSE,
 }
+
+
+BY_USER = "cancelled by the user"
 
 
 class JobIsOver(Exception):
@@ -85,6 +89,42 @@ def want(session: Session, job_id: str, wanted: Wanted, *, now: datetime) -> Job
     transitions.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
     session.flush()
     return job
+
+
+def cancel_all(session: Session, job_ids: Sequence[str], *, now: datetime) -> int:
+    """What `want` with CANCELLED does, for many in few statements; how many were not being
+    cancelled before. What waits and has neither attempt nor VM is over at once: with thousands,
+    the supervise loop would have to look at each."""
+    here = [Job.id.in_(job_ids), Job.wanted != Wanted.CANCELLED.value]
+    attempts = select(Attempt.id).where(
+        Attempt.job_id == Job.id, Attempt.state != AttemptState.ENDED.value
+    )
+    vms = select(VmRow.id).where(VmRow.job_id == Job.id, VmRow.state != VmState.TERMINATED.value)
+    over = transitions.change_jobs(
+        session,
+        [*here, ~attempts.exists(), ~vms.exists()],
+        JobEvent.CANCEL,
+        JobState.QUEUED,
+        now=now,
+        text=f"cancelled: {BY_USER}",
+        wanted=Wanted.CANCELLED,
+        reason=BY_USER,
+        ended_at=now,
+        insurance=None,
+        not_before=None,
+    )
+    living = [state.value for state in JOB_ACTIVE | {JobState.PAUSED}]
+    statement = (
+        update(Job)
+        .where(*here, Job.state.in_(living))
+        .values(wanted=Wanted.CANCELLED.value)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    asked = list(session.scalars(statement))
+    text = f"the user wants it {Wanted.CANCELLED}"
+    transitions.record_jobs(session, "wanted", text, asked, now=now)
+    return len(over) + len(asked)
 
 
 def finish(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:

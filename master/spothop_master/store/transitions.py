@@ -9,12 +9,12 @@ PostgreSQL another transaction may commit between the read and the write.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import ColumnElement, CursorResult, insert, select, update
 from sqlalchemy.orm import Session
 
 from spothop.statemachine import Machine
@@ -73,6 +73,50 @@ def change(
     if reason and thing != "job":
         facts["reason"] = reason
     record(session, thing, text, now=now, row=row, data=facts)
+
+
+def change_jobs(
+    session: Session,
+    where: Sequence[ColumnElement[bool]],
+    event: JobEvent,
+    before: JobState,
+    *,
+    now: datetime,
+    text: str,
+    **values: object,
+) -> list[str]:
+    """`change` for all jobs in state `before` that these conditions hold of, in two statements; the
+    ids of those that it changed. Raises IllegalTransition."""
+    after = JOBS.after(before, event)
+    session.flush()
+    statement = (
+        update(Job)
+        .where(Job.state == before.value, *where)
+        .values(state=after.value, **{k: _plain(v) for k, v in values.items()})
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    ids = list(session.scalars(statement))
+    facts = {"from": before.value, "to": after.value, "event": event.value}
+    record_jobs(session, "job", text, ids, now=now, data=facts)
+    return ids
+
+
+def record_jobs(
+    session: Session,
+    kind: str,
+    text: str,
+    job_ids: Sequence[str],
+    *,
+    now: datetime,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """`record` of each of these jobs, in one statement."""
+    common = {"at": now, "kind": kind, "text": text, "data": dict(data or {})}
+    if job_ids:
+        rows = [{**common, "job_id": job_id} for job_id in job_ids]
+        session.execute(insert(Event), rows)
+        changes.tell_jobs(session, job_ids)
 
 
 def record(
