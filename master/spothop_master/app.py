@@ -188,6 +188,7 @@ def make_services(
         rng=random.Random(),  # only for jitter
         offers_every_s=settings.prices_every_s,
     )
+    attention: dict[str, str] = {}
     supervisor = Supervisor(
         db,
         clouds,
@@ -199,6 +200,7 @@ def make_services(
         clock=clock,
         chaos=chaos,
         executor=executor,
+        attention=attention,
     )
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
     limits = VmLimits(
@@ -230,6 +232,7 @@ def make_services(
         clock=clock,
     )
     return Services(
+        attention=attention,
         settings=settings,
         db=db,
         clouds=clouds,

@@ -109,6 +109,9 @@ class MasterSettings(BaseModel):
     """Missed syncs before the cloud is asked about a VM."""
     silent_after_s: float = Field(default=60, gt=0)
     """Silence that ends a VM."""
+    silent_together_s: float = Field(default=3600, gt=0)
+    """The same while more than half of all VMs, five at least, are silent together: it is then
+    more likely that nobody reaches the master."""
     join_timeout_s: float = Field(default=300, gt=0)
     """From the launch to the agent's first call."""
     fence_margin_s: float = Field(default=2, ge=0)

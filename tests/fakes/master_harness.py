@@ -129,6 +129,7 @@ class MasterHarness:
             rng=rng,
             offers_every_s=self.settings.prices_every_s,
         )
+        self.attention: dict[str, str] = {}
         self.supervisor = Supervisor(
             self.db,
             {"fake": self.cloud},
@@ -142,8 +143,8 @@ class MasterHarness:
             executor=self.calls,
             rng=rng,
             new_token=self._token,
+            attention=self.attention,
         )
-        self.attention: dict[str, str] = {}
         self.sweep = Sweep(
             self.db,
             {"fake": self.cloud},

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from fakes.master_harness import MasterHarness
+from fakes.scripted_agent import ScriptedAgent
 from spothop_master.clouds.base import Unavailable
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.facts import Snapshot
@@ -85,3 +86,30 @@ def test_a_clock_that_is_set_back(harness: MasterHarness) -> None:
     harness.clock.advance(RESCAN_S * 1.25)
     harness.look_at_what_is_due()
     assert harness.attempt().stop_wanted == "cancelled"
+
+
+def test_many_that_fall_silent_together_are_kept_until_they_are_heard(
+    harness: MasterHarness,
+) -> None:
+    """A master whom nobody reached ended its whole fleet, and launched it anew."""
+    agents: list[ScriptedAgent] = []
+    for n in range(5):
+        agents.append(harness.training(f"job-{n}"))
+        for agent in agents:
+            agent.report()
+    harness.clock.advance(70)
+    for _ in range(30):
+        harness.look_at_what_is_due()
+        harness.clock.advance(10)
+    assert [vm.state for vm in harness.vms()] == ["running"] * 5
+    assert all(vm.suspect_at is not None for vm in harness.vms())
+    assert harness.attention["silent VMs"] == (
+        "5 of 5 VMs fell silent together: none is ended for that"
+    )
+    for agent in agents[1:]:
+        agent.report()
+    for _ in range(4):
+        harness.look_at_what_is_due()
+        harness.clock.advance(5)
+    assert [vm.reason for vm in harness.vms() if vm.reason] == ["agent_lost"]
+    assert harness.attention == {}

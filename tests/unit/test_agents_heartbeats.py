@@ -55,3 +55,21 @@ def test_what_is_new_is_taken_once() -> None:
     assert heartbeats.take_new() == {"a": clock(), "b": clock() - timedelta(seconds=1)}
     assert heartbeats.take_new() == {}
     assert heartbeats.last_contact("b") == clock() - timedelta(seconds=1)
+
+
+def test_the_silent_are_counted_among_all_that_were_heard_or_are_awaited() -> None:
+    clock = FakeClock()
+    heartbeats, after = Heartbeats(clock()), timedelta(seconds=15)
+    for vm in ("a", "b", "c"):
+        heartbeats.heard(vm, clock())
+    heartbeats.await_word("d")  # of before this master began
+    clock.advance(14)
+    assert heartbeats.count(clock(), after) == (0, 4)
+    clock.advance(1)
+    assert heartbeats.count(clock(), after) == (4, 4)
+    heartbeats.heard("a", clock())
+    heartbeats.expect("b", clock() + timedelta(seconds=10))
+    heartbeats.forget("c")
+    assert heartbeats.count(clock(), after) == (4, 4)  # of this second
+    clock.advance(1)
+    assert heartbeats.count(clock(), after) == (1, 3)

@@ -218,6 +218,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             for pool in draw(st.lists(st.sampled_from([POOL, OTHER]), max_size=2, unique=True))
         ),
         back_offs=draw(st.sampled_from([(), (ACCOUNT,)])),
+        silent_together=draw(st.booleans()),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spothop.wire import VmReason, VmState
@@ -230,3 +232,28 @@ def test_a_deadline_is_over_two_seconds_later_and_only_if_there_is_one() -> None
     assert not watch.past_deadline(seen(), attempt())
     assert not watch.past_deadline(seen(), attempt(deadline_at=ago(1.9)))
     assert watch.past_deadline(seen(), attempt(deadline_at=ago(2)))
+
+
+def test_of_many_that_fell_silent_together_none_is_ended_for_an_hour() -> None:
+    """It is more likely that nobody reaches the master."""
+    for silent_s, ends in ((60.0, False), (3599.0, False), (3600.0, True)):
+        facts = seen(attempt(), vms=(vm(silent_s=silent_s, suspect_at=ago(1)),))
+        found = watch.silence(replace(facts, silent_together=True))
+        assert bool(found) == ends
+        assert watch.silence(facts)
+
+
+@pytest.mark.parametrize(
+    ("silent", "known", "is_so"),
+    [(4, 4, False), (5, 5, True), (5, 10, False), (6, 10, True), (500, 1001, False), (0, 0, False)],
+)
+def test_together_is_more_than_half_and_more_than_a_few(
+    silent: int, known: int, is_so: bool
+) -> None:
+    assert watch.together(silent, known) is is_so
+
+
+def test_past_the_deadline_of_its_notice_a_silent_vm_is_over_all_the_same() -> None:
+    facts = seen(attempt(), vms=(vm(silent_s=20, deadline_at=ago(2)),))
+    (found,) = watch.silence(replace(facts, silent_together=True))
+    assert isinstance(found, ReleaseVm)

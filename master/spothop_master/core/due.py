@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 
 from spothop.wire import JOB_ACTIVE, JOB_ENDED, VmState
 from spothop_master.core.facts import Snapshot, VmFacts
+from spothop_master.core.watch import patience_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,8 @@ def _of_vms(snapshot: Snapshot, present: list[VmFacts]) -> Iterator[datetime]:
     limits = snapshot.limits
     yield from _deadlines(snapshot, [vm.deadline_at for vm in present])
     for vm in present:
+        if snapshot.silent_together and vm.silent_s >= limits.silent_after_s:
+            yield snapshot.now + timedelta(seconds=limits.suspect_after_s)  # while it lasts
         if vm.in_flight and vm.effect_until is not None:
             yield vm.effect_until
         if vm.state is VmState.BOOTING:
@@ -97,7 +100,7 @@ def _deadlines(snapshot: Snapshot, deadlines: list[datetime | None]) -> Iterator
 
 def _quiet(snapshot: Snapshot, vm: VmFacts) -> Quiet:
     """Up to the next limit above what it is silent for."""
-    limits = (snapshot.limits.suspect_after_s, snapshot.limits.silent_after_s)
+    limits = (snapshot.limits.suspect_after_s, patience_s(snapshot))
     limit_s = min((limit for limit in limits if limit > vm.silent_s), default=None)
     since = snapshot.now - timedelta(seconds=vm.silent_s)
     return Quiet(

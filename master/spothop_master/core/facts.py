@@ -35,6 +35,8 @@ class Limits:
 
     suspect_after_s: float = 15
     silent_after_s: float = 60
+    silent_together_s: float = 3600
+    """The same while many are silent together."""
     join_timeout_s: float = 300
     fence_margin_s: float = 2
     stop_timeout_s: float = 30
@@ -220,6 +222,8 @@ class Snapshot:
     """Of zones, regions and accounts, for all jobs."""
     offers: Mapping[Pool, float] | None = field(default=None)
     """USD an hour; None while no cloud has answered."""
+    silent_together: bool = False
+    """So many VMs of all jobs fell silent that it may be the master whom nobody reaches."""
     limits: Limits = Limits()
     jitter: float = 0.5
     """Uniform in [0, 1)."""

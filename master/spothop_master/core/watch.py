@@ -14,7 +14,9 @@ evidence; the listing is. Four rules:
    the VM, and it is waited for as long as silence is borne. A refusal that comes after the launch
    was accepted is a refusal, not an end of a VM, as long as no agent has joined.
 4. Silence alone only makes a VM suspect. A longer one (or one past the deadline of its notice)
-   releases it; it is then over when the cloud says so.
+   releases it; it is then over when the cloud says so. Of many that fell silent together none is
+   released for much longer: it is then more likely that nobody reaches the master, whose VMs train
+   on and save.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from spothop_master.core.actions import (
 )
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
 
-_TALKING = (VmState.READY, VmState.RUNNING, VmState.DRAINING)
+TALKING = (VmState.READY, VmState.RUNNING, VmState.DRAINING)
 
 
 def cloud_says(snapshot: Snapshot) -> list[Action]:
@@ -51,11 +53,20 @@ def silence(snapshot: Snapshot) -> list[Action]:
     """Missed syncs, agents that never joined, and notices whose deadline passed in silence."""
     actions: list[Action] = []
     for vm in snapshot.vms:
-        if vm.state in _TALKING:
+        if vm.state in TALKING:
             actions += _quiet(snapshot, vm)
         elif vm.state is VmState.BOOTING:
             actions += _unjoined(snapshot, vm)
     return actions
+
+
+SHARE, AT_LEAST = 0.5, 5
+"""Of the VMs that this master heard or waits for."""
+
+
+def together(silent: int, known: int) -> bool:
+    """More VMs fell silent than would by themselves."""
+    return silent >= AT_LEAST and silent > SHARE * known
 
 
 def past_deadline(snapshot: Snapshot, attempt: AttemptFacts) -> bool:
@@ -112,12 +123,20 @@ def _quiet(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
         if suspect and _over(snapshot, vm.deadline_at):
             text = f"{silent} past the deadline of its notice"
             return [ReleaseVm(vm=vm.id, why=VmReason.PREEMPTED, reason=text)]
-    elif vm.silent_s >= limits.silent_after_s:
+    elif vm.silent_s >= patience_s(snapshot):
         return [ReleaseVm(vm=vm.id, why=VmReason.AGENT_LOST, reason=silent)]
     if suspect != (vm.suspect_at is not None):
         text = f"{silent}; asking the cloud" if suspect else "it reports again"
         return [MarkSuspect(vm=vm.id, suspect=suspect, reason=text)]
     return []
+
+
+def patience_s(snapshot: Snapshot) -> float:
+    """The silence that ends a VM (seconds)."""
+    limits = snapshot.limits
+    if not snapshot.silent_together:
+        return limits.silent_after_s
+    return max(limits.silent_after_s, limits.silent_together_s)
 
 
 def _unjoined(snapshot: Snapshot, vm: VmFacts) -> list[Action]:

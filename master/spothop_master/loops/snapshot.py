@@ -46,6 +46,7 @@ from spothop_master.core.facts import (
     VmFacts,
 )
 from spothop_master.core.failures import SELF_MADE
+from spothop_master.core.watch import TALKING, together
 from spothop_master.store import fact_rows, leases, refusals
 from spothop_master.store.attempts import ever_prepared, ever_trained
 from spothop_master.store.attempts import hangs as count_hangs
@@ -71,6 +72,10 @@ class Observed:
     limits: Limits
     requirements: dict[str, Requirements] = field(default_factory=dict)
     """What each job's file asks for, once it was read."""
+
+    def silent(self, now: datetime) -> tuple[int, int]:
+        """How many VMs of all jobs are silent, of how many."""
+        return self.heartbeats.count(now, timedelta(seconds=self.limits.suspect_after_s))
 
     def only(self, jobs: Iterable[str]) -> None:
         """Forget what was kept of other jobs."""
@@ -132,6 +137,7 @@ def snapshots_of(
             refusals=refused.get(row.id, ()),
             back_offs=back_offs,
             offers=offers,
+            silent_together=together(*observed.silent(now)),
             limits=observed.limits,
             jitter=jitter(),
             now=now,
@@ -319,6 +325,8 @@ def _record(row: AnyRow, observed: Observed) -> tuple[EndCause | None, bool]:
 
 def _silent_s(row: AnyRow, heartbeats: Heartbeats, now: datetime) -> float:
     """Reports and joins count too: they are in the row."""
+    if row.state in TALKING:
+        heartbeats.await_word(row.id)
     silent_s = heartbeats.silent_for(row.id, now).total_seconds()
     if row.last_contact_at is None:
         return silent_s

@@ -11,7 +11,7 @@ import logging
 import random
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -29,6 +29,7 @@ from spothop_master.core.actions import Action, LaunchLost, LaunchVm, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
+from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply
 from spothop_master.loops.effects import Effect, Effects, Launch, Terminate, threads
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 50
 """At most so many decisions about one job in one transaction; more is a fault in the rules."""
+
+SILENCE = "silent VMs"
+"""What an admin has to look at (`Services.attention`)."""
 
 SCAN = timedelta(seconds=5)
 """How often the database is asked for jobs that nobody told of."""
@@ -91,6 +95,7 @@ class Supervisor:
         executor: Executor | None = None,
         rng: random.Random | None = None,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+        attention: MutableMapping[str, str] | None = None,
     ) -> None:
         self.wake = threading.Event()
         """Set it (from any thread) to let the loop look at once at what has changed."""
@@ -105,6 +110,7 @@ class Supervisor:
         self._chaos = chaos or Chaos(POINTS)
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
+        self._attention = {} if attention is None else attention
         self._own: tuple[int, frozenset[str]] | None = None
         """The thread and the jobs that the loop writes about now."""
         self._asked: dict[str, datetime] = {}
@@ -196,7 +202,17 @@ class Supervisor:
             self._in_use = dict.fromkeys(clouds_in_use(session))
             found = jobs_to_watch(session)
         self._observed.only(found)
+        self._tell_of_silence()
         return found
+
+    def _tell_of_silence(self) -> None:
+        silent, known = self._observed.silent(self._clock())
+        if not together(silent, known):
+            self._attention.pop(SILENCE, None)
+        elif SILENCE not in self._attention:
+            text = f"{silent} of {known} VMs fell silent together: none is ended for that"
+            log.warning("%s; see whether agents can reach this master", text)
+            self._attention[SILENCE] = text
 
     def _pass(self) -> None:
         if self._agenda:
@@ -368,6 +384,7 @@ def limits_of(settings: MasterSettings) -> Limits:
     return Limits(
         suspect_after_s=settings.suspect_after_syncs * settings.sync_every_s,
         silent_after_s=settings.silent_after_s,
+        silent_together_s=settings.silent_together_s,
         join_timeout_s=settings.join_timeout_s,
         fence_margin_s=settings.fence_margin_s,
         stop_timeout_s=settings.stop_timeout_s,
