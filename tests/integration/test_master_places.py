@@ -11,6 +11,9 @@ import httpx
 import pytest
 
 from fakes.http_master import BUNDLE_SHA256, HttpMaster
+from spothop.storage import open_store
+from spothop.wire import StorageSpec
+from spothop_master.api.places import Place
 from spothop_master.security import Role
 from spothop_master.settings import SettingsError, read_settings
 
@@ -106,6 +109,29 @@ def test_another_users_job_is_read_by_nobody_else(master: HttpMaster, tmp_path: 
         refused(master, token, checkpoint={"storage": f"{sets}/ann/jobs/{own}/x"})
 
 
+def test_a_link_in_a_jobs_folder_is_no_storage(master: HttpMaster, tmp_path: Path) -> None:
+    """It leads to a fine folder now, and to any other one when the VM is made."""
+    eve = master.user("eve")
+    folder = tmp_path / "home/storage/jobs" / master.submit(token=eve)["id"]
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "sets")
+    for url in (f"{folder.as_uri()}/link", f"{folder.as_uri()}/link/below"):
+        assert "inside a job's folder" in refused(master, eve, checkpoint={"storage": url})
+
+
+def test_what_is_checked_by_name_is_what_is_opened(tmp_path: Path) -> None:
+    """`..` means the same to both, whatever a link says."""
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    url = f"{(tmp_path / 'sets').as_uri()}/link/../new"
+    store = open_store(StorageSpec(url=url))
+    store.create("key", b"")
+    assert not (tmp_path / "elsewhere" / "new").exists()
+    assert (tmp_path / "sets" / "new" / "key").exists()
+    assert Place.of(url) == Place.of_folder(tmp_path / "sets" / "new")
+
+
 def test_buckets_are_compared_by_what_they_name(tmp_path: Path) -> None:
     with HttpMaster(tmp_path, storage_url="s3://bucket/runs") as master:
         eve = master.user("eve")
@@ -114,12 +140,22 @@ def test_buckets_are_compared_by_what_they_name(tmp_path: Path) -> None:
             f"s3://bucket/runs/jobs/{job}/data",
             f"s3a://bucket/runs//jobs/{job}",
             f"s3://bucket/%72uns/jobs/{job}",
+            f"s3://bucket/sets/../runs/jobs/./{job}",
+            "s3://bucket/sets/%2e%2e/runs/jobs",
+            "s3://eve@bucket/runs",
+            "s3://bucket:443/runs",
             "s3://bucket/runs",
             "s3://bucket",
         ):
             refused(master, eve, data={"d": url})
         for url in ("s3://bucket/runs2", "s3://bucket/sets", "s3://other"):
             assert sent(master, "plan", eve, data={"d": url}).status_code == 200, url
+
+
+def test_the_plan_shows_no_secret_of_the_masters_storage(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path, storage_url="s3://key:hidden@bucket/runs") as master:
+        answer = sent(master, "plan", master.user("vic", Role.VIEWER))
+        assert answer.json()["storage"] == "s3://***@bucket/runs"
 
 
 def test_roots_come_as_paths_with_colons(tmp_path: Path) -> None:

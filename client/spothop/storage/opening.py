@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult
 
 import obstore.store
 from obstore.store import ObjectStore as AnyObstore
@@ -114,10 +114,10 @@ def _path(url: str) -> Path:
     parts = _parse(url)
     if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
         raise _bad(url, "a file URL needs three slashes and an absolute path")
-    path = unquote(parts.path)
-    if "\0" in path:
+    folder = storageoptions.folder_of(url)  # one rule: what is checked by name is what is opened
+    if folder is None:
         raise _bad(url, "no path can hold a NUL character")
-    return Path(path)
+    return Path(folder)
 
 
 def _folder(url: str, *, create: bool) -> Path:

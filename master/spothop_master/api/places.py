@@ -30,6 +30,20 @@ JOBS = "jobs"
 _SAME = {"s3a": "s3", "azure": "az", "adl": "az", "abfs": "az", "abfss": "az"}
 
 
+_BUCKETS = ("s3", "s3a", "gs")
+
+
+def _names(path: str) -> tuple[str, ...]:
+    """Of the folders on the way, as obstore finds them: `.` and `..` as in URLs."""
+    names: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return tuple(names)
+
+
 @dataclass(frozen=True)
 class Place:
     """A folder of a store, its name without what means nothing."""
@@ -43,8 +57,16 @@ class Place:
         if folder is not None:  # links are followed: they lead to one place
             return cls.of_folder(Path(folder))
         parts = urlsplit(url)
-        store = f"{_SAME.get(parts.scheme, parts.scheme)}://{parts.netloc.lower()}"
-        return cls(store, tuple(part for part in unquote(parts.path).split("/") if part))
+        host = parts.netloc.lower()
+        if parts.scheme in _BUCKETS:  # obstore reads neither a user nor a port there
+            host = host.rpartition("@")[2].partition(":")[0]
+        return cls(f"{_SAME.get(parts.scheme, parts.scheme)}://{host}", _names(unquote(parts.path)))
+
+    @classmethod
+    def as_written(cls, url: str) -> Place:
+        """As `of`, but no link is followed: whoever owns a folder on the way may set it anew."""
+        folder = storageoptions.folder_of(url)
+        return cls.of(url) if folder is None else cls("file://", _names(folder))
 
     @classmethod
     def of_folder(cls, folder: Path) -> Place:
@@ -71,8 +93,9 @@ def check_places(
         field, url = "checkpoint.storage", given.spec().url
         place = Place.of(url)
         _check_root(field, url, place, settings)
-        if _own_folders(session, place, settings) is not None:
-            raise _refusal(field, url, "is inside a job's folder")
+        for each in (place, Place.as_written(url)):
+            if _own_folders(session, each, settings) is not None:
+                raise _refusal(field, url, "is inside a job's folder")
     for field, url in inputs(spec):
         place = Place.of(url)
         _check_root(field, url, place, settings)

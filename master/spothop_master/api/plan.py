@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
-from spothop import jobfile
+from spothop import jobfile, storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
@@ -51,7 +51,8 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
         )
     pools = [_pool_plan(offered[choice.pool], known[choice.pool]) for choice in choices]
     storage = spec.checkpoint.storage
-    return PlanReply(pools=pools, storage=storage.url if storage else services.settings.storage_url)
+    url = storage.url if storage else services.settings.storage_url
+    return PlanReply(pools=pools, storage=storageoptions.without_password(url))
 
 
 def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:
