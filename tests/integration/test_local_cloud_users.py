@@ -160,6 +160,22 @@ def test_what_has_been_given_is_not_followed_again(tmp_path: Path) -> None:
     assert (tmp_path / "secret").stat().st_uid == os.getuid()
 
 
+def test_no_link_of_a_job_leads_to_the_folder_that_is_given(tmp_path: Path) -> None:
+    """A job may make one, and name what is behind it as the storage of its next one."""
+    need_users(tmp_path)
+    from spothop_master.clouds.local import view
+
+    uid = 61_184
+    (tmp_path / "theirs" / "jobs" / "mine-2").mkdir(parents=True)
+    view.give(tmp_path / "mine-1", uid)
+    link = tmp_path / "mine-1" / "link"
+    link.symlink_to(tmp_path / "theirs")
+    os.lchown(link, uid, uid)
+    with pytest.raises(OSError, match="a link that a job has made"):
+        view.give(link / "jobs" / "mine-2", uid)
+    assert (tmp_path / "theirs" / "jobs" / "mine-2").stat().st_uid == os.getuid()
+
+
 def test_who_is_not_root_is_told_that_nothing_is_kept_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,38 @@ def test_what_is_the_masters_own_reaches_no_vm_whatever_is_named() -> None:
     environ = {"SPOTHOP_MASTER_X": "1", "SPOTHOP_TOKEN": "2", "SPOTHOP_CHAOS": "3", "LC_ALL": "C"}
     assert handed_on(environ, []) == {"LC_ALL": "C"}
     assert handed_on(environ, ["SPOTHOP_*"]) == {"LC_ALL": "C", "SPOTHOP_CHAOS": "3"}
+
+
+@pytest.mark.parametrize("trap", ["deep", "closed", "pipe", "device", "nested"])
+def test_nothing_that_a_job_leaves_keeps_its_disk(tmp_path: Path, trap: str) -> None:
+    """What stays would keep the VM from ever being terminated, and the listing from its answer."""
+    folder = VmFolder(tmp_path)
+    run = folder.disk / "agent" / "attempts" / "1" / "run"
+    run.mkdir(parents=True)
+    if trap == "deep":
+        _nest(folder.disk, 1_500)
+    elif trap == "closed":
+        (run / "in" / "it").mkdir(parents=True)
+        run.chmod(0)
+    elif trap == "pipe":
+        os.mkfifo(run / "group.json")
+    elif trap == "device":
+        (run / "group.json").symlink_to("/dev/zero")
+    else:
+        (run / "group.json").write_text("[" * 60_000)
+    try:
+        folder.wipe()
+        assert not folder.disk.exists()
+    finally:  # pytest could not remove it either
+        subprocess.run(["rm", "-rf", str(folder.disk)], check=True)
+
+
+def _nest(folder: Path, levels: int) -> None:
+    """Deeper than any path can say."""
+    above = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=above)
+        below = os.open("d", os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = below
+    os.close(above)

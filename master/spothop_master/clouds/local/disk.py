@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ from typing import Any
 
 MARKER = "SPOTHOP_LOCAL_VM"
 """Environment variable that every process of a VM is started with; its value is the VM's id."""
+
+_MOST_WORDS = 64 * 1024
+"""Bytes that are read of what a VM's agent has written down."""
 
 LOCK_FD = 3
 """The supervisor is born with its lock held on this descriptor."""
@@ -118,8 +122,8 @@ class VmFolder:
         with suppress(FileNotFoundError):
             try:
                 shutil.rmtree(self.disk)
-            except PermissionError:
-                _make_writable(self.disk)
+            except (OSError, RecursionError):  # closed folders, or thousands in each other
+                _flatten(self.disk)
                 shutil.rmtree(self.disk)
 
 
@@ -127,21 +131,54 @@ def _remove_groups(disk: Path) -> None:
     """Remove the control groups that the VM's agent made for its attempts, and could not remove
     because it was killed: on a real VM they would end with it. Only empty ones can be removed."""
     for record in disk.glob("agent/attempts/*/run/group.json"):
-        with suppress(OSError, ValueError, AttributeError):
-            group = Path(str(json.loads(record.read_text()).get("group") or ""))
+        with suppress(OSError, ValueError, AttributeError, RecursionError):
+            group = Path(str(json.loads(_own_words(record)).get("group") or ""))
             if group.name.startswith("spothop-") and (group / "cgroup.procs").exists():
                 for path, _, _ in os.walk(group, topdown=False):
                     os.rmdir(path)
 
 
-def _make_writable(tree: Path) -> None:
-    """Top down: what is below a closed directory shows only once that is open."""
+def _own_words(path: Path) -> bytes:
+    """Of a small file that our user wrote. A job may have put anything in its place: a pipe that
+    nobody writes to, a link to a device. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        known = os.fstat(fd)
+        if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "another one's record", str(path))
+        return os.read(fd, _MOST_WORDS)
+    finally:
+        os.close(fd)
+
+
+def _flatten(tree: Path) -> None:
+    """Open every folder below, and move it to the top: then nothing is deep, whatever a job made.
+    Raises OSError."""
     tree.chmod(stat.S_IRWXU)
-    for above, names, _ in os.walk(tree):
-        for name in names:
-            below = Path(above) / name
-            if not below.is_symlink():
-                below.chmod(stat.S_IRWXU)
+    prefix, count = f".flat-{secrets.token_hex(8)}-", 0
+    top = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        names = _folders_in(top)
+        for name in names:  # grows
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            try:
+                for below in _folders_in(fd):
+                    count += 1
+                    names.append(f"{prefix}{count}")
+                    os.rename(below, names[-1], src_dir_fd=fd, dst_dir_fd=top)
+            finally:
+                os.close(fd)
+    finally:
+        os.close(top)
+
+
+def _folders_in(fd: int) -> list[str]:
+    """Opened for us: who moves a folder has to write into it."""
+    with os.scandir(fd) as entries:
+        found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in found:
+        os.chmod(name, stat.S_IRWXU, dir_fd=fd)
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,11 +21,13 @@ Sources: mount(2), path_resolution(7), prctl(2), credentials(7).
 from __future__ import annotations
 
 import compileall
+import errno
 import importlib.util
 import os
 import stat
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,14 +62,24 @@ def give(folder: Path, uid: int) -> None:
     """Make the folder, with all that is in it, the user's. Raises OSError.
 
     A folder that is the user's already is left as it is: it may hold links by now, set to lead us
-    astray."""
+    astray. So may the folders above it, if one of them is the user's."""
+    _refuse_links_of(uid, folder)
     folder.mkdir(parents=True, exist_ok=True)
     if os.lstat(folder).st_uid == uid:
         return
-    for _, names, files, above in os.fwalk(folder, follow_symlinks=False):
+    # The folder itself last: who is killed on the way has not given it yet.
+    for _, names, files, above in os.fwalk(folder, topdown=False, follow_symlinks=False):
         for name in (*names, *files):
             os.chown(name, uid, uid, dir_fd=above, follow_symlinks=False)
         os.chown(above, uid, uid)
+
+
+def _refuse_links_of(uid: int, path: Path) -> None:
+    for part in (path, *path.parents):
+        with suppress(FileNotFoundError):
+            known = os.lstat(part)
+            if stat.S_ISLNK(known.st_mode) and known.st_uid == uid:
+                raise OSError(errno.ELOOP, "a link that a job has made is on the way", str(part))
 
 
 def interpreter() -> list[Path]:
