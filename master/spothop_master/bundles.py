@@ -120,11 +120,13 @@ class Bundles:
         return True
 
     def files(self) -> dict[str, BundleFile]:
-        """By SHA-256; uploads that nobody finished count too, under their own names."""
+        """By SHA-256; uploads that nobody finished count too, under their own names. What is no
+        file is none of ours, such as a file system's `lost+found`."""
         found: dict[str, BundleFile] = {}
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # renamed or removed at this moment
-                found[path.name] = _file(path)
+                if path.is_file():
+                    found[path.name] = _file(path)
         return found
 
     def remove(self, name: str, known: BundleFile) -> bool:

@@ -120,8 +120,10 @@ class Logs:
         return next((tail for tail in tails if tail), "") or self.removed(job)
 
     def folders(self) -> dict[str, int]:
-        """Bytes of each job's logs; 0 for those that were removed."""
-        return {path.name: self.bytes_of(path.name) for path in self._folder.iterdir()}
+        """Bytes of each job's logs; 0 for those that were removed. What no job has is left alone,
+        such as a file system's `lost+found`."""
+        names = [path.name for path in self._folder.iterdir()]
+        return {name: self.bytes_of(name) for name in names if _SAFE.fullmatch(name)}
 
     def bytes_of(self, job: str) -> int:
         """Of all logs of a job, as they are on the disk."""

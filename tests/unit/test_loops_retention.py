@@ -350,3 +350,14 @@ def test_a_database_from_before_keeps_its_size_and_says_what_is_free(tmp_path: P
     assert after >= before
     assert free > 100_000
     room.db.close()
+
+
+def test_folders_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
+    """A file system of its own has a `lost+found`."""
+    room = Room(tmp_path)
+    for folder in ("logs", "bundles"):
+        (tmp_path / folder / "lost+found").mkdir()
+        os.utime(tmp_path / folder / "lost+found", (0, 0))
+    room.run()
+    assert (tmp_path / "logs" / "lost+found").is_dir()
+    assert (tmp_path / "bundles" / "lost+found").is_dir()
