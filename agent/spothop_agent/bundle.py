@@ -112,6 +112,8 @@ def _bounded(tar: tarfile.TarFile, reader: _Reader) -> Iterator[tarfile.TarInfo]
     total = count = 0
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # all of a million are too many to keep
+        if member.size < 0:  # the next header would be one from before (CVE-2025-8194)
+            raise BundleError(f"bundle member {member.name!r} has a negative size")
         count += 1
         total += member.size
         if count > MAX_MEMBERS or total > MAX_BYTES:

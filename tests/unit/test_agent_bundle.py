@@ -166,3 +166,16 @@ def test_what_a_pax_header_is_for_still_works(tmp_path: Path) -> None:
     unpack(path, tmp_path / "work")
     assert (tmp_path / "work" / name).read_bytes() == b"x"
     assert (tmp_path / "work" / "b").read_bytes() == b"y"
+
+
+@pytest.mark.parametrize("size", [-512, -1024])
+def test_a_member_of_negative_size_is_refused_at_once(tmp_path: Path, size: int) -> None:
+    """Whoever goes on behind it reads the same header again, a million times."""
+    header = bytearray(tarfile.TarInfo("a").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" + (256**11 + size).to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = tmp_path / "bundle.tar.gz"
+    path.write_bytes(gzip.compress(bytes(header) * 2 + bytes(10_240)))
+    with pytest.raises(BundleError, match="negative size"):
+        unpack(path, tmp_path / "code")
