@@ -26,6 +26,7 @@ from spothop.wire import (
     StorageSpec,
     VmView,
 )
+from spothop_master.bundles import Bundles
 from spothop_master.security import Role
 from spothop_master.store import users
 from spothop_master.store.schema import BundleUpload
@@ -657,3 +658,22 @@ def test_disk_tells_the_totals_and_names_only_jobs_that_one_sees(master: HttpMas
         assert (told["logs"], told["bundles"]) == (10, len(BUNDLE))
         assert told["database"] > told["database_free"] >= 0
     assert master.get(f"{JOBS}/{job}", token=ann).json()["log_bytes"] == 10
+
+
+def test_a_bundle_that_goes_while_it_is_asked_for_is_not_there(
+    master: HttpMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention runs beside everything."""
+    master.upload()
+
+    def gone(bundles: Bundles, sha256: str) -> bool:
+        path = bundles.path(sha256)
+        assert path is not None
+        path.unlink()
+        return False
+
+    monkeypatch.setattr(Bundles, "use", gone)
+    assert master.call("HEAD", f"/api/v1/bundles/{BUNDLE_SHA256}").status_code == 404
+    monkeypatch.undo()
+    master.upload()
+    assert master.call("HEAD", f"/api/v1/bundles/{BUNDLE_SHA256}").status_code == 200

@@ -65,11 +65,10 @@ def head_bundle(sha256: str, services: ServicesDep, user: Reader) -> Response:
     """200 when this user has sent it, or has a job with it; else 404."""
     try:
         path = own_bundle(services, user, sha256)
-        if path is not None:
-            services.bundles.use(sha256)
+        there = path is not None and services.bundles.use(sha256)
     except bundles.BadBundleName as error:
         raise _problem(error) from None
-    if path is None:
+    if path is None or not there:  # or retention has just removed it
         raise no_such_bundle(sha256)
     return Response(headers={"Content-Length": str(path.stat().st_size)})
 
