@@ -10,7 +10,7 @@ import pytest
 
 from fakes.master_harness import Later, MasterHarness
 from spothop.wire import SaveKind
-from spothop_master.clouds.base import LaunchSpec, NoCapacity, Vm
+from spothop_master.clouds.base import Ambiguous, CloudError, LaunchSpec, NoCapacity, Vm
 from spothop_master.loops import snapshot
 from spothop_master.store import leases
 
@@ -71,6 +71,47 @@ def test_one_that_is_listed_before_it_has_answered_is_adopted(harness: MasterHar
     assert ids == ["i-1"]
     go_on(harness, 6)
     assert all_over(harness)
+
+
+@pytest.mark.parametrize("listed_first", [False, True])
+def test_one_that_is_listed_is_ended_before_its_launch_has_answered(
+    harness: MasterHarness, listed_first: bool
+) -> None:
+    """A call may hang for minutes, and the VM costs money meanwhile."""
+    seen: list[int] = []
+
+    def cancel() -> None:
+        if listed_first:
+            go_on(harness, 2)
+        harness.want("cancelled")
+        go_on(harness, 8)
+        seen.append(len(harness.cloud.alive()))
+
+    harness.submit()
+    harness.during_launch(cancel, late=True)
+    harness.look()
+    assert seen == [0]
+    go_on(harness, 6)
+    assert all_over(harness)
+    assert harness.job().reason == "cancelled by the user"
+
+
+@pytest.mark.parametrize("answer", [NoCapacity("none left"), Ambiguous("timeout")])
+@pytest.mark.parametrize("wanted", ["cancelled", "paused"])
+def test_a_refusal_after_the_end_does_not_say_why_the_job_ended(
+    harness: MasterHarness, wanted: str, answer: CloudError
+) -> None:
+    def refuse(spec: LaunchSpec, token: str) -> Vm:
+        harness.want(wanted)
+        go_on(harness)
+        raise answer
+
+    harness.submit()
+    harness.cloud.launch = refuse  # type: ignore[method-assign]
+    harness.look()
+    go_on(harness, 8)
+    assert all_over(harness)
+    assert (harness.job().state, harness.job().reason) == (wanted, f"{wanted} by the user")
 
 
 def test_a_refusal_of_what_is_there_is_believed_the_listing_instead(

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
-from spothop.wire import AgentConfig, Pool
+from spothop.wire import AgentConfig, Pool, VmState
 from spothop_master.agents import assignment
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
@@ -179,6 +179,8 @@ def _of_vm(
     match action:
         case Adopt():
             assert seen is not None, "only a VM that the cloud lists is adopted"
+            if facts.state is VmState.TERMINATING:
+                leases.void(session, row.id)
             vms.launched(session, row, cloud_id=seen.cloud_id, reason=action.reason, now=now)
         case MarkRunning():
             vms.running(session, row, running_at=action.running_at, now=now)
@@ -186,6 +188,8 @@ def _of_vm(
             leases.void(session, row.id)
             vms.launch_lost(session, row, detail=action.reason, growth=growth, now=now)
         case LaunchRefused():
+            if action.kept:
+                leases.void(session, row.id)
             vms.refused(
                 session,
                 row,
@@ -199,6 +203,8 @@ def _of_vm(
             vms.suspect(session, row, suspect=action.suspect, reason=action.reason, now=now)
         case ReleaseVm():
             row.last_contact_at = heartbeats.last_contact(row.id) or row.last_contact_at
+            if facts.cloud_id is not None:  # all that can be under way is its launch
+                leases.void(session, row.id)
             vms.release(session, row, action.why, reason=action.reason, now=now)
         case VmOver():
             vms.over(

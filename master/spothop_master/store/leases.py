@@ -74,7 +74,8 @@ def drop(session: Session, vm_id: str, *, token: str, now: datetime) -> None:
 
 
 def void(session: Session, vm_id: str) -> None:
-    """Whoever holds it writes nothing any more: the VM's launch was given up."""
+    """Whoever holds it writes nothing any more: the VM's launch was given up, or the VM is listed
+    and is to be ended, which does not wait until the call for it has returned."""
     session.execute(update(VmRow).where(VmRow.id == vm_id).values(lease_token=None))
 
 

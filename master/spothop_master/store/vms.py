@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import Dialect, Pool, VmReason, VmState
+from spothop.wire import JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope
 from spothop_master.core.states import VmEvent
@@ -136,7 +136,8 @@ def refused(
     )
     job = session.get_one(Job, row.job_id)
     job.refusals += 1
-    job.reason = text
+    if JobState(job.state) in JOB_ACTIVE:  # else it says why the job is over, or paused
+        job.reason = text
     refusals.count(session, row, replace(refused, error=error), growth=growth, now=now)
 
 
