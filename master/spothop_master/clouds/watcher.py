@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ LIST, OFFERS, RECORD = "list", "offers", "record"
 
 RECORD_EVERY = timedelta(seconds=5)
 """Between two questions about the same VM."""
+
+RECORDS_AT_ONCE = 3
+"""Questions about VMs that are on their way to one cloud; a zone that is emptied makes hundreds,
+and the threads are those of all clouds."""
 
 RECORDS = 10_000
 """So many answers are kept: those about VMs whose end is written down serve nobody any more."""
@@ -103,6 +108,9 @@ class CloudWatcher:
         self._asked: dict[tuple[str, str], _Asked] = {}
         self._records: dict[tuple[str, str], EndCause] = {}
         self._record_due: dict[tuple[str, str], datetime] = {}
+        self._record_queues: dict[str, deque[Callable[[], None]]] = {}
+        """By cloud: questions that wait for their turn."""
+        self._record_workers: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._closed = False
 
@@ -248,7 +256,31 @@ class CloudWatcher:
             if asked.busy or too_early or self._closed:
                 return
             asked.busy, asked.began_at = True, now
+        if what not in (LIST, OFFERS):
+            self._queue(cloud, lambda: self._answer(what, cloud, question, asked))
+            return
         self._executor.submit(self._answer, what, cloud, question, asked)
+
+    def _queue(self, cloud: str, ask: Callable[[], None]) -> None:
+        """A question about one VM: in its turn, `RECORDS_AT_ONCE` of a cloud side by side."""
+        with self._changed:
+            self._record_queues.setdefault(cloud, deque()).append(ask)
+            if self._record_workers[cloud] >= RECORDS_AT_ONCE:
+                return
+            self._record_workers[cloud] += 1
+        self._executor.submit(self._ask_in_turn, cloud)
+
+    def _ask_in_turn(self, cloud: str) -> None:
+        while True:
+            with self._changed:
+                if not self._record_queues[cloud] or self._closed:
+                    self._record_workers[cloud] -= 1
+                    return
+                ask = self._record_queues[cloud].popleft()
+            try:
+                ask()
+            except Exception:  # of whoever was told; the others wait
+                log.exception("cloud %s: what it answered could not be told", cloud)
 
     def _answer(
         self, what: str, cloud: str, question: Callable[[str], Callable[[], None]], asked: _Asked
