@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.master_harness import MasterHarness
+from fakes.master_harness import Later, MasterHarness
 from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import PreparationFailedReport, SaveKind
+from spothop_master.core.actions import Action
+from spothop_master.core.facts import Snapshot
+from spothop_master.loops.supervise import TOGETHER
 
 
 @pytest.fixture
@@ -88,3 +93,45 @@ def test_a_broken_setup_is_the_users(harness: MasterHarness) -> None:
     harness.look()
     assert harness.job().state == "failed"
     assert "no such package" in harness.job().reason
+
+
+# --- faults of the master itself ------------------------------------------------------------------
+
+
+def test_jobs_that_cannot_be_written_keep_no_other_one_waiting(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though there are as many as are written in one pass, and they came first."""
+    for number in range(TOGETHER + 5):
+        harness.submit(f"bad-{number}")
+    harness.clock.advance(1)
+    harness.submit("good")
+    write = harness.supervisor._write
+
+    def fail(session: Any, facts: Snapshot, actions: Sequence[Action], plan: Any) -> None:
+        if facts.job.id != "good":
+            raise RuntimeError("a bug")
+        write(session, facts, actions, plan)
+
+    monkeypatch.setattr(harness.supervisor, "_write", fail)
+    for _ in range(2):
+        harness.supervisor.run_due()
+    assert harness.job("good").state == "allocating"
+
+
+def test_a_launch_for_which_there_is_no_thread_is_asked_for_anew(harness: MasterHarness) -> None:
+    """Its lease is not renewed for ever."""
+
+    class Full(Later):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            raise RuntimeError("can't start new thread")
+
+    calls, harness.calls = harness.calls, Full()
+    harness.restart()
+    harness.submit()
+    harness.look()
+    harness.supervisor._effects.executor_of = lambda cloud: calls
+    harness.supervisor._effects._executors.clear()
+    harness.settle(10)
+    assert [vm.state for vm in harness.vms()][-1] == "booting"
+    assert len(harness.cloud.alive()) == 1

@@ -102,7 +102,13 @@ class Effects:
                 self._held[effect.vm] = effect.lease
                 if effect.cloud not in self._executors:
                     self._executors[effect.cloud] = self.executor_of(effect.cloud)
-            self._executors[effect.cloud].submit(self._perform, effect)
+            try:
+                self._executors[effect.cloud].submit(self._perform, effect)
+            except RuntimeError:  # no new thread
+                log.exception("VM %s: nobody calls its cloud; asking again", effect.vm)
+                self._give_back(effect)
+                self._forget(effect)
+                self.done(effect.job)
 
     def renew(self) -> None:
         """Call it every few seconds."""

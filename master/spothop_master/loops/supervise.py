@@ -118,6 +118,8 @@ class Supervisor:
         self._agenda = Agenda(heartbeats, self._rng.random)
         self._scan_at: datetime | None = None
         self._listed: dict[str, None] = {}
+        self._troubled: set[str] = set()
+        """Jobs of which the last pass failed: they come last, and no other job waits for them."""
         self._began = False
         self._effects = Effects(
             db=db,
@@ -202,6 +204,7 @@ class Supervisor:
             self._in_use = dict.fromkeys(clouds_in_use(session))
             found = jobs_to_watch(session)
         self._observed.only(found)
+        self._troubled.intersection_update(found)
         self._tell_of_silence()
         return found
 
@@ -224,7 +227,7 @@ class Supervisor:
         work: list[Snapshot] = []
         for first in range(0, len(due_now), TOGETHER):
             work += self._look(due_now[first : first + TOGETHER])
-        work.sort(key=_without_notice)
+        work.sort(key=lambda facts: (facts.job.id in self._troubled, _without_notice(facts)))
         for group in _groups(work[:TOGETHER]):
             try:
                 self._act(group)
@@ -282,10 +285,12 @@ class Supervisor:
             log.info("%s; looking again at the next pass", error)
         except Exception:  # a bug in one job must not stop the others
             log.exception("job %s: this pass failed; the next one follows", job_id)
+            self._troubled.add(job_id)
         self._agenda.changed([job_id])
 
     def _wait(self, job_id: str, facts: Snapshot) -> None:
         """There is nothing to decide."""
+        self._troubled.discard(job_id)
         waits_for = due(facts)
         self._agenda.plan(job_id, waits_for, now=facts.now)
         if waits_for is not None and waits_for.offers and self._watcher.offers() is not None:
