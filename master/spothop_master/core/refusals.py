@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import lru_cache
 
 from spothop.backoff import delay_s
 from spothop.wire import Pool
@@ -175,6 +176,7 @@ def name_of(scope: Scope, pool: Pool, error: str) -> str:
     return f"{place} {market}".strip()
 
 
+@lru_cache(maxsize=4096)
 def keys_of(pool: Pool) -> frozenset[tuple[str, Scope, str]]:
     """Cloud, scope and name of every back-off that closes this pool for all jobs."""
     return frozenset(

@@ -108,9 +108,11 @@ def _launch(
     info = context.offers[action.pool]
     name = f"vm-{context.new_token()[:10]}"
     join_token, client_token = context.new_token(), f"spothop-{context.new_token()}"
+    lease = context.new_token()
     order = vms.Order(
         id=name,
         token=client_token,
+        lease=lease,
         join_hash=token_hash(join_token),
         pool=info.pool,
         price=info.price,
@@ -136,8 +138,6 @@ def _launch(
         reads=reads,
         writes=writes,
     )
-    lease = context.new_token()
-    leases.take(session, name, token=lease, now=now)
     return [
         Launch(
             job=job.id,

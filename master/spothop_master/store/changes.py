@@ -17,7 +17,7 @@ Two rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -82,11 +82,11 @@ def new_checkpoints(session: Session) -> list[Checkpoint]:
     return [row for row in session.info.get(_SAVED_KEY, ()) if sa.inspect(row).persistent]
 
 
-def tell(session: Session, row: Job | Attempt | VmRow) -> None:
-    """Of a row that a statement of this transaction changed."""
+def tell(session: Session, row: Job | Attempt | VmRow, columns: Collection[str]) -> None:
+    """Of a row of which a statement of this transaction wrote these columns."""
     if (job_id := _job_id(row)) is not None:
         session.info.setdefault(_KEY, set()).add(job_id)
-        if not isinstance(row, Job):
+        if not _FIGURED.get(type(row), frozenset()).isdisjoint(columns):
             session.info.setdefault(_FIGURED_KEY, set()).add(job_id)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -55,9 +55,10 @@ def back_offs(session: Session) -> tuple[BackOff, ...]:
 
 def closed_since(session: Session, vm: VmRow, *, now: datetime) -> BackOff | None:
     """What was closed around this VM after its launch was decided, and still is."""
-    covering = (_covering(_pool(vm)), BackOffRow.until > now)
-    rows = session.scalars(select(BackOffRow).where(*covering).order_by(BackOffRow.until.desc()))
-    return next((_back_off(row) for row in rows if row.last_at >= vm.requested_at), None)
+    rows = _around(
+        session, _pool(vm), BackOffRow.until > now, BackOffRow.last_at >= vm.requested_at
+    )
+    return _back_off(max(rows, key=lambda row: row.until)) if rows else None
 
 
 def views(session: Session, job_id: str) -> list[RefusalView]:
@@ -106,8 +107,7 @@ def count(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now:
 def let_through(session: Session, pool: Pool, *, now: datetime) -> None:
     """A launch in this pool is about to be asked for: where a back-off has just ended, all others
     wait for what becomes of it. Raises StaleState when somebody else's came first."""
-    ended = select(BackOffRow).where(_covering(pool), BackOffRow.until <= now)
-    for row in session.scalars(ended).all():
+    for row in _around(session, pool, BackOffRow.until <= now):
         result = session.execute(
             update(BackOffRow)
             .where(_key(row), BackOffRow.until <= now)
@@ -168,11 +168,12 @@ def _close(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now
 def _open(session: Session, vm: VmRow, *which: ColumnElement[bool]) -> None:
     session.flush()
     older = BackOffRow.last_at < vm.requested_at
-    session.execute(
-        delete(BackOffRow)
-        .where(_covering(_pool(vm)), older, *which)
-        .execution_options(synchronize_session="fetch")
-    )
+    for row in _around(session, _pool(vm), older, *which):
+        session.execute(
+            delete(BackOffRow)
+            .where(_key(row), older)
+            .execution_options(synchronize_session="fetch")
+        )
 
 
 def _made(session: Session, model: type[Row], where: ColumnElement[bool], new: Row) -> Row:
@@ -216,15 +217,16 @@ def _of_pool(vm: VmRow) -> ColumnElement[bool]:
     )
 
 
-def _covering(pool: Pool) -> ColumnElement[bool]:
-    return or_(
-        *(
-            and_(
-                BackOffRow.cloud == cloud, BackOffRow.scope == scope.value, BackOffRow.name == name
-            )
-            for cloud, scope, name in sorted(keys_of(pool))
-        )
+def _around(session: Session, pool: Pool, *which: ColumnElement[bool]) -> list[BackOffRow]:
+    """Those that close this pool. Few are closed at a time: a statement that names all its scopes
+    costs more than choosing from the rows of its cloud."""
+    keys = keys_of(pool)
+    rows = session.scalars(
+        select(BackOffRow)
+        .where(BackOffRow.cloud == pool.cloud, *which)
+        .order_by(BackOffRow.scope, BackOffRow.name)
     )
+    return [row for row in rows if (row.cloud, Scope(row.scope), row.name) in keys]
 
 
 def _key(row: BackOffRow) -> ColumnElement[bool]:

@@ -67,7 +67,7 @@ def change(
     if not isinstance(result, CursorResult) or result.rowcount != 1:
         raise StaleState(f"{thing} {row.id} is not {before.value!r} any more")
     session.refresh(row)
-    changes.tell(session, row)
+    changes.tell(session, row, {"state", *values})
     facts = {"from": before.value, "to": after.value, "event": event.value, **(data or {})}
     reason = getattr(row, "reason", None)
     if reason and thing != "job":

@@ -13,7 +13,7 @@ from spothop.wire import JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope
 from spothop_master.core.states import VmEvent
-from spothop_master.store import observations, refusals, transitions
+from spothop_master.store import leases, observations, refusals, transitions
 from spothop_master.store.schema import Event, Injection, Job, Place, VmRow
 
 
@@ -24,6 +24,8 @@ class Order:
     id: str
     token: str
     """Client token of the launch."""
+    lease: str
+    """Token of the lease under which it is asked for (`store.leases`)."""
     join_hash: str
     pool: Pool
     price: float
@@ -56,6 +58,8 @@ def request(session: Session, job: Job, order: Order, *, reason: str, now: datet
         state=VmState.REQUESTED.value,
         requested_at=now,
         join_hash=order.join_hash,
+        lease_token=order.lease,
+        lease_until=now + leases.TTL,
     )
     session.add(row)
     session.flush()
