@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
 from fakes.master_harness import OWNER, Inline, Later, MasterHarness
 from spothop_master.agents.directive_cache import DirectiveCache
@@ -129,3 +131,25 @@ def test_two_masters_ask_for_one_termination_once(harness: MasterHarness) -> Non
     other.run_once()
     assert len(later.given) == 1
     assert len(harness.cloud.alive()) == 1, "the other one waits for the call under way"
+
+
+def test_results_lock_the_job_before_its_vm(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As decisions do: in another order two transactions would wait for each other."""
+    later = hang(harness)
+    order: list[str] = []
+    lock, drop = leases.lock_all, leases.drop
+
+    def locking(session: Session, job_ids: Sequence[str]) -> None:
+        order.extend(job_ids)
+        lock(session, job_ids)
+
+    def dropping(session: Session, vm_id: str, *, token: str, now: datetime) -> None:
+        order.append("its VM")
+        drop(session, vm_id, token=token, now=now)
+
+    monkeypatch.setattr(leases, "lock_all", locking)
+    monkeypatch.setattr(leases, "drop", dropping)
+    later.given.pop()()
+    assert order == ["job-1", "its VM"]

@@ -134,6 +134,7 @@ class Effects:
         try:
             write = self._call(effect)
             with self.db.begin() as session:
+                leases.lock_all(session, [effect.job])  # first, as whoever decides about it does
                 leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
                 write(session)
             self.chaos.reach("after_apply")
