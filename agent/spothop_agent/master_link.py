@@ -38,8 +38,8 @@ BACKOFF_GROWTH = 1.5
 all its VMs soon."""
 BACKOFF_CAP_S = 5.0
 RETRY_AFTER_CAP_S = 30.0
-SYNC_BYTES = 4 << 20
-"""About the most in one sync; a master takes twice as much."""
+SYNC_BYTES = 1 << 20
+"""About the most in one sync; a master takes more, unless it is set to take less."""
 URGENT_GAP_S = 0.1
 """Between two syncs, however urgent."""
 UNKNOWN_SESSION_S = 600.0
@@ -50,6 +50,7 @@ _log = logging.getLogger(__name__)
 #   LinkError
 #   |-- MasterAway     no answer, or a failure of its own: try again
 #   |-- Refused        it answered and will not change its mind
+#   |   |-- TooLarge   413: it may take fewer reports at once
 #   |   `-- Unknown    401: it does not know the token or the session
 #   `-- VmOver         410: this VM is over for the master
 
@@ -65,6 +66,9 @@ class MasterAway(LinkError): ...
 
 
 class Refused(LinkError): ...
+
+
+class TooLarge(Refused): ...
 
 
 class Unknown(Refused): ...
@@ -108,6 +112,8 @@ def check(response: httpx.Response) -> None:
         away = MasterAway(message)
         away.retry_after_s = _retry_after_s(response)
         raise away
+    if response.status_code == 413:
+        raise TooLarge(message)
     raise Refused(message)
 
 
@@ -137,6 +143,7 @@ class MasterLink:
         )
         self._clock = clock
         self._rng = rng
+        self._most = SYNC_BYTES
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self.over = asyncio.Event()
@@ -224,13 +231,20 @@ class MasterLink:
         return 0.0 if took else reply.next_delay_s
 
     async def _exchange(self, request: SyncRequest) -> SyncReply:
-        content = request.model_dump_json().encode()
-        while len(content) > SYNC_BYTES and len(request.reports) > 1:
-            fewer = request.reports[: len(request.reports) // 2]
-            request = request.model_copy(update={"reports": fewer})
-            content = request.model_dump_json().encode()
         headers = {"Content-Type": "application/json", LOGS_RIDE: "1"}
-        response = await self._post("/agent/v1/sync", content=content, headers=headers)
+        while True:
+            content = request.model_dump_json().encode()
+            if len(content) > self._most and len(request.reports) > 1:
+                fewer = request.reports[: len(request.reports) // 2]
+                request = request.model_copy(update={"reports": fewer})
+                continue
+            try:
+                response = await self._post("/agent/v1/sync", content=content, headers=headers)
+                break
+            except TooLarge:  # the same again would be refused for ever
+                if len(request.reports) <= 1:
+                    raise
+                self._most = len(content) // 2
         try:
             reply = SyncReply.model_validate_json(response.content)
         except ValidationError as error:

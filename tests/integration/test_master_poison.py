@@ -219,3 +219,19 @@ def test_whatever_a_report_holds_the_next_one_counts(
 def test_whatever_comes_is_answered(living: HttpAgent, body: bytes, path: str) -> None:
     answer = living.master.post(f"/agent/v1/{path}", content=body, token=living.session)
     assert answer.status_code < 500, answer.text
+
+
+def test_the_master_takes_the_largest_body_that_an_agent_of_any_release_sends(
+    agent: HttpAgent,
+) -> None:
+    """One that is refused comes again for ever, with the VM's notice and its exit behind it."""
+    text = "x" * MAX_TEXT
+    first = agent.seq + 1
+    reports = [
+        {"seq": first + i, "age_s": 0, "attempt": 1, "report": {"kind": "message", "text": text}}
+        for i in range(430)
+    ]
+    assert len(json.dumps(reports)) > 4 << 20
+    answer = say(agent, *reports)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["ack_seq"] == first + 429

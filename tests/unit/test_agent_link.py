@@ -106,6 +106,32 @@ def test_a_master_that_takes_nothing_of_a_full_batch_is_not_asked_at_once(tmp_pa
     play(scenario)
 
 
+@pytest.mark.parametrize("most", [300_000, 60_000])
+def test_a_master_that_takes_less_gets_less(tmp_path: Path, most: int) -> None:
+    """It would refuse the same batch again and again, and hear nothing of what is behind it."""
+    refused = 0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal refused
+        if len(request.content) > most:
+            refused += 1
+            return httpx.Response(413, json={"error": "body_too_large", "message": "too large"})
+        sent = SyncRequest.model_validate_json(request.content).reports
+        reply = SyncReply(ack_seq=sent[-1].seq if sent else 0, next_delay_s=1)
+        return httpx.Response(200, content=reply.model_dump_json())
+
+    async def scenario() -> None:
+        master, spool = link(answer), Spool(tmp_path, lambda: 0.0)
+        for _ in range(BATCH):
+            spool.add(1, MessageReport(text="x" * 10_000))
+        while spool.unsent:
+            await master.sync(spool, SyncRequest(vm="vm", attempt=1), lambda directives: None)
+        await master.close()
+
+    play(scenario)
+    assert 0 < refused < 10
+
+
 def test_a_batch_is_no_larger_than_a_master_takes(tmp_path: Path) -> None:
     sizes: list[int] = []
 

@@ -26,7 +26,7 @@ LIMITS = (
     ("/api/v1/bundles/", None),  # its route limits them itself
     ("/api/", 1024 * KIB),
     ("/agent/v1/logs", 8 * 1024 * KIB),
-    ("/agent/v1/sync", 2 * 1024 * KIB),
+    ("/agent/v1/sync", 8 * 1024 * KIB),  # agents of older releases send all they have, up to 4 MiB
     ("", 64 * KIB),
 )
 """Of a body, in bytes, by the beginning of the path; the first that fits counts."""
