@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.orm import Session
 
 from fakes.master_harness import MasterHarness
 from fakes.scripted_agent import ScriptedAgent
@@ -24,6 +26,7 @@ from spothop_master.agents import progress, protocol
 from spothop_master.agents.limits import MetricNames
 from spothop_master.agents.progress import ProgressWriter, Written
 from spothop_master.agents.reading import Fault, FaultyEnvelope
+from spothop_master.store import leases
 from spothop_master.store.schema import Metric
 
 PATIENCE_S = 60
@@ -259,3 +262,30 @@ def test_an_attempt_that_a_user_wants_paused_is_not_plain(
     harness.want(Wanted.PAUSED.value)
     harness.look()
     assert told(writer.write(agent.vm, after(agent, steps(20)))) is None
+
+
+def test_what_was_written_while_it_waited_for_the_jobs_counts(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that had no answer in time repeats its reports with an urgent one behind them. On
+    PostgreSQL the first call may wait for the rows that the second one holds."""
+    agent = harness.training("job-1")
+    repeated = after(agent, metrics(15), MessageReport(text="urgent"))
+
+    def lock(session: Session, vms: Sequence[str]) -> None:
+        protocol.apply(session, agent.vm, repeated, now=harness.clock())
+
+    monkeypatch.setattr(leases, "lock_those_of", lock)
+    with harness.db.begin() as session:
+        told = progress.write(
+            session, {agent.vm: repeated[:1]}, now=harness.clock(), names=MetricNames()
+        )
+    assert told[agent.vm].acked_seq == agent.seq + 2
+    assert harness.vm(agent.vm).acked_seq == agent.seq + 2
+    assert len(harness.rows(Metric, Metric.job_id == "job-1", Metric.step == 15)) == 1
+
+
+def test_no_statement_that_waits_for_a_lock_reads_what_the_lock_is_for() -> None:
+    """PostgreSQL goes on with the rows of all other tables as they were before it waited."""
+    text = str(progress._FACTS.compile(dialect=postgresql.dialect()))
+    assert "FOR UPDATE" not in text

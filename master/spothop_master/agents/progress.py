@@ -17,7 +17,9 @@ need, one a table writes it. What it guarantees:
 
 Urgent reports never come here, so they wait for one batch at most: the one under way. On PostgreSQL
 the rows of the jobs are locked first, as everywhere (`leases.lock`), in the order of their ids, and
-VMs are written in the order of theirs, so that no two masters wait for each other.
+VMs are written in the order of theirs, so that no two masters wait for each other. They are locked
+by a statement of their own: one that waits for a lock goes on with the other tables' rows as they
+were before it waited, and an acknowledged number would fall back.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmS
 from spothop_master.agents import protocol, reports
 from spothop_master.agents.limits import MetricNames, metric_names
 from spothop_master.agents.reading import FaultyEnvelope
-from spothop_master.store import changes
+from spothop_master.store import changes, leases
 from spothop_master.store.db import Database
-from spothop_master.store.schema import Attempt, Job, Metric, Place, VmRow
+from spothop_master.store.schema import Attempt, Metric, Place, VmRow
 
 KINDS = frozenset({"steps", "metrics"})
 """Reports that most syncs carry and that change no directive at once."""
@@ -69,10 +71,8 @@ _FACTS = (
     )
     .join(Place, Place.vm_id == VmRow.id)
     .join(Attempt, Attempt.id == Place.attempt_id)
-    .join(Job, Job.id == VmRow.job_id)
     .where(Place.living, VmRow.id.in_(bindparam("vms", expanding=True)))
-    .order_by(Job.id, VmRow.id)
-    .with_for_update(of=Job)
+    .order_by(VmRow.job_id, VmRow.id)
 )
 _VMS = (
     update(VmRow)
@@ -208,6 +208,7 @@ def write(
     """The progress of these VMs, of those in the plain case. What they were told already is told
     again and written once. `names` are those of the jobs' metrics."""
     rows, written = _Rows(), {}
+    leases.lock_those_of(session, sorted(progress))  # what is read before it may be out of date
     for facts in session.execute(_FACTS, {"vms": sorted(progress)}).all():
         said = progress[facts.vm]
         if facts.vm not in written and _is_plain(facts):
