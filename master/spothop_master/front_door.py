@@ -6,6 +6,9 @@ agents' syncs unheard until their VMs were ended. So:
 - A connection is *trusted* once a request on it has shown a valid token. Others are few, and closed
   when they send nothing, or send more slowly than anybody needs to.
 - Where there are too many others, the first that came and waits for no answer makes room.
+- Where even the trusted ones are too many, those of whoever has the most make room: one token
+  cannot keep everybody else out.
+- Of what is no body nobody sends much: uvicorn keeps headers in memory, however long they get.
 - There are always more file descriptors than connections.
 
 What does not work: a cap for each address alone (all VMs of a team may have the same one, and so
@@ -62,7 +65,9 @@ class Limits:
     slowest: float = 16_384.0
     """Bytes a second of a body, on average."""
     rest_s: float = 10.0
-    """A stranger's rest; trusted connections have the server's keep-alive."""
+    """A stranger's rest."""
+    trusted_rest_s: float = 120.0
+    """Above the server's keep-alive, which ends at any byte, even one that begins no request."""
     stall_s: float = 60.0
     """A peer that takes nothing of its answer."""
 
@@ -78,6 +83,8 @@ class Connection(Protocol):
     """Bytes of the body that arrives."""
     stalled_since: float | None
     trusted: bool
+    who: str
+    """Whose token it has shown, where it is trusted."""
 
     @property
     def held(self) -> bool:
@@ -94,11 +101,13 @@ def too_slow(connection: Connection, limits: Limits, now: float) -> bool:
     waited_s = now - connection.since
     if connection.doing is Doing.RECEIVING and not connection.held:
         return waited_s > limits.begin_s + connection.received / limits.slowest
-    return connection.doing is Doing.RESTING and not connection.trusted and waited_s > limits.rest_s
+    rest_s = limits.trusted_rest_s if connection.trusted else limits.rest_s
+    return connection.doing is Doing.RESTING and waited_s > rest_s
 
 
 class FrontDoor:
-    """For one thread: the event loop's. Only `trusted` of a connection may be set by others."""
+    """For one thread: the event loop's. Only `trusted` and `who` of a connection may be set by
+    others."""
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -117,8 +126,12 @@ class FrontDoor:
         if not _is_own(connection.address):
             self._make_room(of_address, limits.strangers_of_one)
         self._make_room(self._strangers, limits.strangers)
-        while len(self.inside) > limits.connections:
-            self._drop(_idlest(self._strangers) or connection)
+        if len(self.inside) > limits.connections:
+            idlest = next((c for c in (_idlest(self._strangers),) if c is not connection), None)
+            for other in [idlest] if idlest else self._of_the_greediest():
+                self._drop(other)
+        if len(self.inside) > limits.connections:
+            self._drop(connection)
 
     def leave(self, connection: Connection) -> None:
         """It is closed; harmless to say twice."""
@@ -134,6 +147,18 @@ class FrontDoor:
         now = self.clock()
         for connection in [c for c in self.inside if too_slow(c, self.limits, now)]:
             self._drop(connection)
+
+    def _of_the_greediest(self) -> list[Connection]:
+        """Connections that rest, of whoever has the most: many at once, because to find them takes
+        time. None where everybody has few."""
+        held: dict[str, list[Connection]] = {}
+        for connection in self.inside:
+            if connection.trusted:
+                held.setdefault(connection.who, []).append(connection)
+        most = max(held.values(), key=len, default=[])
+        fair = max(1, self.limits.connections // 16)
+        resting = [c for c in most[:-fair] if c.doing is not Doing.WORKING]
+        return resting[:fair]
 
     def _make_room(self, strangers: dict[Connection, None], most: int) -> None:
         if len(strangers) <= most:
@@ -181,6 +206,9 @@ def limits_for(files: int) -> Limits:
 
 LOOK_EVERY_S = 1.0
 
+HEAD_BYTES = 64 * 1024
+"""In a row that are of no body and do not end the headers; browsers send some 8 KiB."""
+
 
 class WatchedConnection(HttpToolsProtocol):
     """uvicorn's connection, which tells the door what it does."""
@@ -194,6 +222,10 @@ class WatchedConnection(HttpToolsProtocol):
         self.received = 0
         self.stalled_since: float | None = None
         self.trusted = False
+        self.who = ""
+        self._bare = 0
+        """Bytes since the last useful ones."""
+        self._useful = False
 
     @property
     def held(self) -> bool:
@@ -202,9 +234,9 @@ class WatchedConnection(HttpToolsProtocol):
     def drop(self) -> None:
         self.transport.abort()
 
-    def trust(self) -> None:
+    def trust(self, who: str) -> None:
         """In any thread."""
-        self.trusted = True
+        self.who, self.trusted = who, True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -215,6 +247,18 @@ class WatchedConnection(HttpToolsProtocol):
         self._door.leave(self)
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        self._useful = False
+        super().data_received(data)
+        self._bare = 0 if self._useful else self._bare + len(data)
+        if self._bare > HEAD_BYTES:
+            self._door.leave(self)
+            self.drop()
+
+    def on_headers_complete(self) -> None:
+        self._useful = True
+        super().on_headers_complete()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {TRUST: self.trust}  # type: ignore[dict-item]
@@ -224,6 +268,7 @@ class WatchedConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
+        self._useful = True
         self.received += len(body)
 
     def on_message_complete(self) -> None:

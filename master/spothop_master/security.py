@@ -53,6 +53,11 @@ class Principal:
         """Of a job's environment: its owner and admins. Viewers see all jobs, but not that."""
         return self.role is Role.ADMIN or self.user_id == owner_id
 
+    @property
+    def who(self) -> str:
+        """Among all who have tokens."""
+        return f"user {self.user_id}"
+
     def may_see(self, owner_id: int | None) -> bool:
         return self.sees_owner is None or self.sees_owner == owner_id
 
@@ -81,8 +86,8 @@ TRUST = "spothop.trust"
 """The ASGI extension of a server that asks to be told whom it may trust (see `front_door`)."""
 
 
-def trust(scope: Mapping[str, Any]) -> None:
-    """The request of this ASGI scope has shown a valid token."""
+def trust(scope: Mapping[str, Any], who: str) -> None:
+    """The request of this ASGI scope has shown a valid token of this user or VM."""
     tell = (scope.get("extensions") or {}).get(TRUST)
     if tell is not None:
-        tell()
+        tell(who)

@@ -37,7 +37,7 @@ async def join(request: Request, services: ServicesDep) -> JoinReply:
     message = sync_calls.read(await request.body(), JoinRequest)
     address = request.client.host if request.client else None
     reply = await services.agent_threads.urgent.run(_join, services, message, address)
-    trust(request.scope)
+    trust(request.scope, reply.vm)
     return reply
 
 
@@ -96,7 +96,7 @@ async def post_log(
 
 async def _session(request: Request, services: Services, token: str) -> VmSession:
     known = await services.syncs.session(token)
-    trust(request.scope)
+    trust(request.scope, known.vm)
     return known
 
 

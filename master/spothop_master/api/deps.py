@@ -67,7 +67,7 @@ _CALLER = "spothop.caller"
 
 def remember(scope: Scope, principal: Principal) -> None:
     """For the routes of this request: who sent it."""
-    trust(scope)
+    trust(scope, principal.who)
     scope[_CALLER] = principal
 
 

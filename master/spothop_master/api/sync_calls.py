@@ -47,7 +47,7 @@ class SyncCalls:
             headers = dict(scope["headers"])
             token = token_in(headers.get(b"authorization", b"").decode("latin-1"))
             known, rides = await self._syncs.session(token), _RIDE in headers
-            trust(scope)
+            trust(scope, known.vm)
             content = await answer(self._syncs, known, await _body(receive), rides=rides)
         except (ApiError, HTTPException) as error:
             problem = errors.answer(errors.of(error, Request(scope)))

@@ -35,7 +35,7 @@ async def viewer(request: Request) -> Principal:
     principal = await run_in_threadpool(_services(request).logged_in, secret) if secret else None
     if principal is None:
         raise NotLoggedIn
-    trust(request.scope)
+    trust(request.scope, principal.who)
     return principal
 
 
