@@ -289,8 +289,10 @@ class Agent:
             log=LogChunk.of(self._attempt.number, *rides) if rides else None,
         )
 
-    def _on_log(self, state: LogState) -> None:
-        if state.attempt == self._attempt.number:
+    def _on_log(self, state: LogState | None) -> None:
+        if state is None:
+            self._attempt.shipper.alight()
+        elif state.attempt == self._attempt.number:
             self._attempt.shipper.landed(state.next_offset, follow=state.follow)
 
     def _on_directives(self, directives: list[AnyDirective]) -> None:

@@ -147,8 +147,8 @@ class MasterLink:
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self.over = asyncio.Event()
-        self.on_log: Callable[[LogState], None] = lambda state: None
-        """Gets what a sync's answer says of the log; an older master says nothing."""
+        self.on_log: Callable[[LogState | None], None] = lambda state: None
+        """Gets what a sync's answer says of the log; an older master says nothing (None)."""
 
     def use_session(self, session: str) -> None:
         self._client.headers["Authorization"] = f"Bearer {session}"
@@ -186,21 +186,22 @@ class MasterLink:
         """Sync until the VM is over."""
         failures = 0
         unknown_since: float | None = None
-        urgent = False
+        urgent = refused = False
         while not self.over.is_set():
             self._wake.clear()
             try:
                 message = request()
-                if urgent:  # a notice is not held up by a log
+                if urgent or refused:  # a notice is not held up by a log, nor by an older master
                     message = message.model_copy(update={"log": None})
                 pause = await self.sync(spool, message, on_directives)
-                failures, unknown_since = 0, None
+                failures, unknown_since, refused = 0, None, False
             except VmOver as error:
                 _log.warning("%s", error)
                 self.over.set()
                 return
             except LinkError as error:
                 failures += 1
+                refused = isinstance(error, Refused)
                 pause = max(backoff_s(failures, self._rng), error.retry_after_s)
                 _log.warning("sync: %s; again in %.1f s", error, pause)
                 now = self._clock.monotonic()
@@ -249,8 +250,7 @@ class MasterLink:
             reply = SyncReply.model_validate_json(response.content)
         except ValidationError as error:
             raise MasterAway(f"sync reply is not readable: {error}") from error
-        if reply.log is not None:
-            self.on_log(reply.log)
+        self.on_log(reply.log)
         return reply
 
     async def _pause(self, seconds: float) -> bool:

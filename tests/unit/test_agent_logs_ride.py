@@ -180,7 +180,7 @@ def test_the_agent_hears_what_the_master_has_of_the_log(tmp_path: Path) -> None:
             assert LOGS_RIDE in request.headers
             return SyncReply(ack_seq=0, next_delay_s=1.0, log=state)
 
-        master, heard = link(answer), list[LogState]()
+        master, heard = link(answer), list[LogState | None]()
         master.on_log = heard.append
         spool = Spool(tmp_path, LoopClock().boottime)
         await master.sync(spool, SyncRequest(vm="v", attempt=1), lambda directives: None)
@@ -209,6 +209,43 @@ def test_a_notice_is_not_held_up_by_a_log(tmp_path: Path) -> None:
             lambda directives: None,
         )
         assert seen == [chunk, None, chunk]
+        await master.close()
+
+    play(scenario)
+
+
+def test_a_master_that_was_set_back_to_an_older_release_is_synced_with(tmp_path: Path) -> None:
+    """It refuses a sync with a log, which the one before it had asked for."""
+
+    async def scenario() -> None:
+        seen: list[bool] = []
+
+        def respond(request: httpx.Request) -> httpx.Response:
+            message = SyncRequest.model_validate_json(request.content)
+            seen.append(message.log is not None)
+            if message.log is not None:
+                return httpx.Response(422, json={"error": "invalid_request", "message": "log"})
+            if len(seen) == 4:
+                master.over.set()
+            return httpx.Response(200, text='{"ack_seq":0,"next_delay_s":1.0}')
+
+        transport = httpx.MockTransport(respond)
+        clock, rng = LoopClock(), random.Random(1)
+        master = MasterLink("http://master", clock=clock, rng=rng, transport=transport)
+        rides = True
+
+        def on_log(state: LogState | None) -> None:
+            nonlocal rides
+            rides = state is not None
+
+        master.on_log = on_log
+        chunk = LogChunk.of(1, 0, b"line\n")
+        await master.run(
+            Spool(tmp_path, LoopClock().boottime),
+            lambda: SyncRequest(vm="v", attempt=1, log=chunk if rides else None),
+            lambda directives: None,
+        )
+        assert seen == [True, False, False, False]
         await master.close()
 
     play(scenario)
