@@ -264,6 +264,16 @@ def test_an_attempt_that_a_user_wants_paused_is_not_plain(
     assert told(writer.write(agent.vm, after(agent, steps(20)))) is None
 
 
+def test_a_call_that_was_given_up_holds_up_nobody(
+    harness: MasterHarness, writer: ProgressWriter
+) -> None:
+    agent = harness.training("job-1")
+    with harness.db.begin():  # nothing is written meanwhile
+        given_up = writer.write(agent.vm, after(agent, metrics(15)))
+        assert given_up.cancel()
+    assert told(writer.write(agent.vm, after(agent, metrics(15))))
+
+
 def test_what_was_written_while_it_waited_for_the_jobs_counts(
     harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

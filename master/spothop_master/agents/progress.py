@@ -171,7 +171,8 @@ class ProgressWriter:
             for each in self._waiting[:MOST]:
                 found.setdefault(each.vm, each)
             self._waiting = [each for each in self._waiting if found.get(each.vm) is not each]
-            return list(found.values())
+        # a call that was given up is not told: its agent repeats it
+        return [each for each in found.values() if each.written.set_running_or_notify_cancel()]
 
     def _write(self, batch: Sequence[_Waiting] | None) -> int:
         """How many were written or told why not; all that wait when it is this thread's turn to
