@@ -140,6 +140,7 @@ def test_whoever_guesses_tokens_has_to_wait(master: HttpMaster) -> None:
         ({"Origin": "https://public.example"}, True),
         ({"Origin": "http://evil.example"}, False),
         ({"Origin": "null"}, False),
+        ({"Origin": "http://[no"}, False),
         ({"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"}, True),
     ],
 )

@@ -60,7 +60,10 @@ class Browsers:
         if (origin := headers.get("origin")) is None:
             return False
         known = (headers.get("host", "").lower(), self._public)
-        return (urlsplit(origin).netloc.lower() or "null") not in known
+        try:
+            return (urlsplit(origin).netloc.lower() or "null") not in known
+        except ValueError:  # no address at all
+            return True
 
 
 _FOREIGN = Problem(
