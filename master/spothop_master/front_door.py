@@ -209,6 +209,10 @@ LOOK_EVERY_S = 1.0
 HEAD_BYTES = 64 * 1024
 """In a row that are of no body and do not end the headers; browsers send some 8 KiB."""
 
+PIPELINED = 16
+"""Requests behind one that is not answered yet. Hardly any client sends two, and uvicorn keeps all:
+thousands fit into what it reads at once."""
+
 
 class WatchedConnection(HttpToolsProtocol):
     """uvicorn's connection, which tells the door what it does."""
@@ -256,6 +260,8 @@ class WatchedConnection(HttpToolsProtocol):
             self.drop()
 
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED:
+            raise ValueError("too many requests at once")  # uvicorn answers 400 and closes
         self._useful = True
         super().on_headers_complete()
 

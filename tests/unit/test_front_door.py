@@ -352,3 +352,21 @@ def test_whoever_holds_the_most_makes_room_when_all_are_trusted() -> None:
     door.enter(newcomer := Visitor())
     assert not any(visitor.dropped for visitor in (*agents, newcomer))
     assert [visitor.dropped for visitor in greedy] == [True] * 2 + [False] * 20
+
+
+@pytest.mark.parametrize(("many", "stays"), [(10, True), (5_000, False)])
+def test_nobody_fills_the_memory_with_requests(many: int, stays: bool) -> None:
+    async def scenario(room: Room, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * many)
+        await room.began.wait()
+        if stays:
+            room.may_answer.set()
+            for _ in range(many):
+                assert (await reader.readuntil(b"\r\n\r\n"))[:12] == b"HTTP/1.1 204"
+        else:
+            with suppress(ConnectionResetError):
+                assert (await reader.read())[:12] == b"HTTP/1.1 400"
+        writer.close()
+
+    in_room(scenario)
