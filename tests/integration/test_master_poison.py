@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.http_master import HttpAgent, HttpMaster
-from spothop.wire import MAX_METRICS, MAX_REPORTS, MAX_TEXT
-from spothop_master.agents import quarantine, reports
+from spothop.wire import MAX_METRICS, MAX_REPORTS, MAX_TEXT, SyncRequest
+from spothop_master.agents import quarantine, reading, reports
 from support.examples import examples
 
 JOBS = "/api/v1/jobs"
@@ -235,3 +235,29 @@ def test_the_master_takes_the_largest_body_that_an_agent_of_any_release_sends(
     answer = say(agent, *reports)
     assert answer.status_code == 200, answer.text
     assert answer.json()["ack_seq"] == first + 429
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"kind": "metrics", "step": 1, "values": {f"m{n}": "x" for n in range(90_000)}},
+        {**STEPS, **{f"k{n}": 1 for n in range(90_000)}},
+    ],
+    ids=["values", "keys"],
+)
+def test_a_long_body_of_nothing_but_faults_is_not_read_to_its_end(
+    agent: HttpAgent, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fault takes time, and in the event loop all other agents would wait for that."""
+    monkeypatch.setattr(SyncRequest, "model_validate_json", None)
+    seen: list[int] = []
+    without = reading._without
+
+    def counted(said: Any, errors: Any) -> Any:
+        seen.append(len(errors))
+        return without(said, errors)
+
+    monkeypatch.setattr(reading, "_without", counted)
+    answer = say(agent, agent.envelope(**report), agent.envelope(**STEPS))
+    assert answer.json()["ack_seq"] == agent.seq
+    assert 0 < sum(seen) <= 3 * reading.KEYS

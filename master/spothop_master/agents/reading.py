@@ -4,7 +4,8 @@ An agent sends what was not acknowledged again and again. A master that refused 
 one value would hear nothing more of that VM: neither its commits nor its exit. So what makes sense
 counts, and what does not is put aside under its number:
 
-1. Nearly every body is read in one go. Only one that is refused is read report by report.
+1. Nearly every body is read in one go. Only one that is refused, or is long, is read report by
+   report.
 2. Of a bad report the parts that may be missing (fields with a default, single metrics) are left
    out, and the rest counts: an exit with a senseless step is still an exit.
 3. `Fault` says what was wrong, for the job's events; the number is acknowledged like any other.
@@ -41,6 +42,8 @@ KEPT = 2_000
 """Characters of a bad report that are kept for a look."""
 SHOWN = 80
 """Characters of a bad value that are shown."""
+KEYS = MAX_METRICS + 20
+"""Of one object of the JSON; the rest is not looked at."""
 TRIES = 3
 """What was left out may have hidden another fault, of the report as a whole."""
 _SPARED = frozenset(
@@ -91,7 +94,12 @@ class FaultyEnvelope(Envelope):
 
 def parsed(body: bytes) -> Any:
     """The JSON of a body. Raises ValueError or RecursionError for what is none."""
-    return json.loads(body, parse_int=_integer)
+    return json.loads(body, parse_int=_integer, object_pairs_hook=_bounded)
+
+
+def _bounded(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One with more keys than any message has is refused in any case, which takes time for each."""
+    return dict(pairs[:KEYS])
 
 
 def _integer(digits: str) -> int | float:

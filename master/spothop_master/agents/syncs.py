@@ -100,6 +100,11 @@ class Syncs:
         """A body that takes time to read, in a thread."""
         return await self._threads.plain.run(read, body)
 
+    async def read_long(self, read: Callable[[bytes], SyncRequest], body: bytes) -> SyncRequest:
+        """The same for a body of which few are sent: one VM that sends many holds up no other's
+        heartbeat."""
+        return await self._threads.bulk.run(read, body)
+
     async def answer(self, known: VmSession, message: SyncRequest, *, rides: bool) -> bytes:
         """A `wire.SyncReply` as JSON; what it says of logs only for an agent that understands that
         (`rides`). Raises `ApiError`: 403 for another VM's name, 410 when the VM is over."""

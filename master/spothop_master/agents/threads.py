@@ -6,7 +6,7 @@ their own, by how much a call may wait:
 
 - `urgent`: syncs with reports other than progress (a notice, a commit, an exit), and joins;
 - `plain`: syncs with nothing new, answered from the database; sessions that are not remembered;
-- `bulk`: log chunks and bundles.
+- `bulk`: log chunks, bundles, and syncs that are long to read.
 """
 
 from __future__ import annotations
