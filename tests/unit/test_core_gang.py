@@ -33,6 +33,7 @@ from spothop_master.core.facts import (
     VmFacts,
 )
 from spothop_master.core.follow import Living, job_state
+from spothop_master.core.refusals import PoolRefusal
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 POOL = Pool(cloud="x", region="r", zone="a", vm="gpu")
@@ -105,10 +106,12 @@ def test_a_new_job_asks_for_all_its_vms_in_one_pool() -> None:
 
 
 def test_only_the_node_whose_launch_was_refused_gets_another_vm() -> None:
-    refused = vm("b", VmState.TERMINATED, reason=VmReason.LAUNCH_FAILED, refusal="NoCapacity",
+    refused = vm("b", VmState.TERMINATED, reason=VmReason.LAUNCH_FAILED,
                  ended_at=ago(1), joined_at=None)  # fmt: skip
+    full = PoolRefusal(pool=POOL, error="NoCapacity", last_at=ago(1), until=ago(-60))
     preparing = attempt(1, A, B, state=AttemptState.PREPARING)
-    (launch,) = only(decide(snapshot([preparing], [vm("a"), refused], refusals=1)), LaunchVm)
+    facts = replace(snapshot([preparing], [vm("a"), refused]), refusals=(full,))
+    (launch,) = only(decide(facts), LaunchVm)
     assert (launch.attempt, launch.node, launch.pool) == (1, 1, OTHER)
 
 
@@ -193,11 +196,12 @@ def test_a_stop_goes_to_an_attempt_that_any_agent_can_hear() -> None:
 
 def test_without_a_pool_a_whole_attempt_with_a_notice_goes_on() -> None:
     draining = attempt(1, A, noticed(B), state=AttemptState.DRAINING, **FENCED)
-    refused = vm("z", VmState.TERMINATED, reason=VmReason.LAUNCH_FAILED, refusal="AuthFailed",
-                 ended_at=ago(300))  # fmt: skip
-    also = replace(refused, id="y", pool=OTHER)
-    facts = snapshot([draining], [vm("a"), vm("b"), refused, also], state=JobState.DRAINING)
-    only(decide(facts), Wait)
+    facts = snapshot([draining], [vm("a"), vm("b")], state=JobState.DRAINING)
+    full = [
+        PoolRefusal(pool=pool, error="NoCapacity", last_at=ago(1), until=ago(-60))
+        for pool in (POOL, OTHER)
+    ]
+    only(decide(replace(facts, refusals=tuple(full))), Wait)
 
 
 def test_every_vm_on_its_way_out_is_asked_for_again() -> None:

@@ -314,7 +314,7 @@ class Client:
 
     def all_events(self, job: str, *, after: int = 0) -> Iterator[EventView]:
         """Those that there are by now, oldest first."""
-        while found := self.events(job, after=after):
+        while found := [e for e in self.events(job, after=after) if e.id > after]:
             yield from found
             after = found[-1].id
 

@@ -84,5 +84,5 @@ def vm_view(row: VmRow, attempts: Sequence[Attempt], *, now: datetime) -> VmView
         price=row.price,
         cost=cost(row, row.price, now=now),
         job=row.job_id,
-        hint=row.hint if row.state != VmState.TERMINATED.value else "",
+        hint=(row.hint or "") if row.state != VmState.TERMINATED.value else "",
     )
