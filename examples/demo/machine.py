@@ -34,6 +34,7 @@ START_S = 300.0
 END_S = 60.0
 """The master is given so long to end its VMs, and itself, in order."""
 
+JUST_STARTED_S = 0.05
 KILL_S = 5.0
 """A process that is still there so long after SIGKILL hangs in the kernel; we give up."""
 
@@ -144,7 +145,7 @@ class Machine:
         """Kill what still carries our marker; a clean run leaves nothing."""
         killed: set[int] = set()
         until = time.monotonic() + KILL_S
-        while left := self.processes():  # again: one may have started another meanwhile
+        while left := self.processes() or self._processes_soon():  # one may start another
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -153,6 +154,11 @@ class Machine:
                 break
             time.sleep(0.02)
         return len(killed)
+
+    def _processes_soon(self) -> list[int]:
+        """One that a program was just started in shows no environment for some milliseconds."""
+        time.sleep(JUST_STARTED_S)
+        return self.processes()
 
     def processes(self) -> list[int]:
         """Process ids that carry this run's marker, the demo itself excluded."""

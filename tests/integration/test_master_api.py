@@ -407,7 +407,7 @@ def test_bodies_have_a_limit(tmp_path: Path) -> None:
     [
         (JOBS, 1024 * 1024),
         ("/agent/v1/join", 64 * 1024),
-        ("/agent/v1/sync", 2 * 1024 * 1024),
+        ("/agent/v1/sync", 8 * 1024 * 1024),
         ("/login", 64 * 1024),
         ("/nothing", 64 * 1024),
     ],

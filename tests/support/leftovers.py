@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARKER = "TEST_PROCESS"
+YOUNG_S = 2.0
 """Of those that come of this process; not SPOTHOP_...: such a one does not reach a trainer."""
 
 LEFTOVERS_S = 30.0
@@ -33,10 +34,28 @@ def carrying(variable: str, value: str) -> dict[int, str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(PermissionError, FileNotFoundError, ProcessLookupError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted in _environment(entry).split(b"\0"):
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
                 found[int(entry.name)] = line.decode(errors="replace")
     return found
+
+
+def _environment(process: Path) -> bytes:
+    """Of a process in /proc. Linux closes what an exec(2) closes before it says where the new
+    environment is: whoever started a program may find that empty for some milliseconds."""
+    found = (process / "environ").read_bytes()
+    while not found and _age_s(process) < YOUNG_S:
+        time.sleep(0.005)
+        found = (process / "environ").read_bytes()
+    return found
+
+
+def _age_s(process: Path) -> float:
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":  # it has no environment any more
+        return YOUNG_S
+    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return float(Path("/proc/uptime").read_text().split()[0]) - started_s
 
 
 def working(folder: Path) -> dict[int, str]:

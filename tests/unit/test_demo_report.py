@@ -575,7 +575,7 @@ def test_what_a_killed_process_had_started_is_killed_too(
     machine: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = machine.Machine(tmp_path, grace_s={})
-    seen = iter([[11], [11, 12], []])
+    seen = iter([[11], [], [11, 12], [], []])  # one that just began shows nothing for a moment
     killed: list[int] = []
     monkeypatch.setattr(ours, "processes", lambda: next(seen))
     monkeypatch.setattr(machine.os, "kill", lambda pid, number: killed.append(pid))
