@@ -154,8 +154,14 @@ class LogShipper:
             _log.info("log of %s is not complete yet: %r", self._path.parent.name, error)
 
     async def _ship_all(self) -> None:
-        while await self.ship():
-            pass
+        while True:
+            try:
+                if not await self.ship():
+                    return
+            except LinkError as error:
+                if error.retry_after_s <= 0:
+                    raise
+                await asyncio.sleep(error.retry_after_s)  # the master wants it, but later
 
     def _trim(self) -> None:
         """The wrapper does that for the process; this is for what `setup:` prints."""

@@ -150,7 +150,7 @@ class MasterSettings(BaseModel):
     max_reports_per_s: float = Field(default=1000, gt=0)
     """Of one VM, each value of a metric counted; 30 seconds' worth may come at once. Above it steps
     and metrics wait on their VM and are thinned there."""
-    max_log_bytes_per_s: float = Field(default=2_000_000, gt=0)
+    max_log_bytes_per_s: float = Field(default=10_000_000, gt=0)
     """Of one VM's log; 30 seconds' worth may come at once. What is above it waits on its VM."""
     max_log_bytes: int = Field(default=1_000_000_000, ge=1_000_000)
     """Of each log, one a VM and attempt, that stay here: the newest."""

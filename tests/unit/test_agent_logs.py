@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fakes.virtual_time import play
 from spothop_agent import wrapper
 from spothop_agent.logs import GAPS, Gaps, LogShipper
+from spothop_agent.master_link import MasterAway
 from support.disks import FullDisk
 from support.examples import examples
 
@@ -152,3 +153,38 @@ def test_a_file_system_that_knows_no_holes_keeps_the_first_part(
     written(tmp_path / "log", lines(0, 100_000))
     assert on_disk(tmp_path / "log") <= LIMIT + 2 * 4096
     assert os.path.getsize(tmp_path / "log") <= LIMIT + 2 * 4096
+
+
+class BusyMaster(MasterLog):
+    """Takes one chunk in three seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready_at = 0.0
+
+    async def take(self, offset: int, chunk: bytes) -> int:
+        now = asyncio.get_running_loop().time()
+        if now < self.ready_at:
+            later = MasterAway("too much log")
+            later.retry_after_s = self.ready_at - now
+            raise later
+        self.ready_at = now + 3.0
+        return await super().take(offset, chunk)
+
+
+@pytest.mark.parametrize(("within_s", "complete"), [(60.0, True), (2.0, False)])
+def test_the_end_of_a_log_waits_for_its_turn(
+    tmp_path: Path, within_s: float, complete: bool
+) -> None:
+    """The last lines of a flood are the ones that people look for."""
+
+    async def scenario() -> None:
+        master = BusyMaster()
+        data = lines(0, 50_000)
+        (tmp_path / "log").write_bytes(data)
+        await LogShipper(tmp_path / "log", master.take, random.Random(1), limit=1 << 30).flush(
+            within_s
+        )
+        assert (master.data == data) is complete
+
+    play(scenario)
