@@ -180,14 +180,7 @@ def make_services(
     db = Database(settings.database_url)
     notifier = notifier_of(db)
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
-    watcher = CloudWatcher(
-        clouds,
-        settings.owner,
-        executor=executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher"),
-        clock=clock,
-        rng=random.Random(),  # only for jitter
-        offers_every_s=settings.prices_every_s,
-    )
+    watcher = watcher_of(settings, clouds, clock=clock, executor=executor)
     attention: dict[str, str] = {}
     supervisor = Supervisor(
         db,
@@ -252,6 +245,24 @@ def make_services(
         limits=limits,
         notifier=notifier,
         clock=clock,
+    )
+
+
+def watcher_of(
+    settings: MasterSettings,
+    clouds: Mapping[str, Cloud],
+    *,
+    clock: Callable[[], datetime],
+    executor: Executor | None,
+) -> CloudWatcher:
+    """The one reader of the clouds; in threads of its own, unless `executor` is given."""
+    return CloudWatcher(
+        clouds,
+        settings.owner,
+        executor=executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher"),
+        clock=clock,
+        rng=random.Random(),  # only for jitter
+        offers_every_s=settings.prices_every_s,
     )
 
 

@@ -50,7 +50,7 @@ from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions
-from spothop_master.store.schema import Attempt, Job, Place, VmRow
+from spothop_master.store.schema import Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
 _log = logging.getLogger(__name__)
@@ -198,18 +198,6 @@ def passes(error: Exception) -> bool:
     if isinstance(error, (transitions.StaleState, leases.StaleLease, MemoryError)):
         return True
     return isinstance(error, SQLAlchemyError) and not isinstance(error, (DataError, IntegrityError))
-
-
-def trains_on(session: Session, vm: VmRow) -> bool:
-    """Nobody wants its attempt stopped, its VM gone, or a replacement: of rows that another master
-    may have changed, which is told to nobody here."""
-    found = session.execute(
-        select(Attempt.state, Attempt.stop_wanted)
-        .join(Place, Place.attempt_id == Attempt.id)
-        .where(Place.vm_id == vm.id, Place.living)
-    ).first()
-    steady = (AttemptState.RUNNING.value, None)
-    return vm.state not in VM_LEAVING and found is not None and tuple(found) == steady
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from enum import Enum
+from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, DateTime, Dialect, Integer, TypeDecorator
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Float,
+    Integer,
+    MetaData,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -39,3 +51,22 @@ BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts rowids in 
 
 Whole = BigId
 """A step, a count: 64 bits in PostgreSQL too, whose INTEGER has 32."""
+
+
+class Base(DeclarativeBase):
+    """Of every table: how constraints are called, and what Python types become."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own form
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        float: Float(53),  # SQLAlchemy 2.0 and 2.1 differ in what a plain float becomes
+    }

@@ -13,18 +13,15 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
-    Float,
     ForeignKey,
     Index,
-    MetaData,
     String,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from spothop.wire import (
     AttemptState,
@@ -40,7 +37,8 @@ from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
 from spothop_master.core.refusals import REFUSALS, Scope
 from spothop_master.security import Role
-from spothop_master.store.columns import BigId, UtcDateTime, Whole, one_of
+from spothop_master.store.columns import Base as Base  # the tables' users find it here, too
+from spothop_master.store.columns import BigId, Whole, one_of
 
 OBSERVATIONS = ("life", "allocation", "preparation", "save", "backup", "step", "emergency")
 """What is measured."""
@@ -52,23 +50,6 @@ _EVIDENCE = ("", *Evidence, "no_notice")
 
 REGION = ("cloud", "region", "vm_type", "spot")
 """The columns of a region: the unit of statistics."""
-
-
-class Base(DeclarativeBase):
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-            "pk": "pk_%(table_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-        }
-    )
-    type_annotation_map = {  # noqa: RUF012  SQLAlchemy's own form
-        datetime: UtcDateTime,
-        dict[str, Any]: JSON,
-        float: Float(53),  # SQLAlchemy 2.0 and 2.1 differ in what a plain float becomes
-    }
 
 
 class User(Base):
