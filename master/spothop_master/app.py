@@ -58,6 +58,7 @@ from spothop_master.clock import SteadyClock, utc_now
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.followers import Followers
+from spothop_master.keys import Keys
 from spothop_master.logs import Logs
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
@@ -227,6 +228,7 @@ def make_services(
     return Services(
         attention=attention,
         settings=settings,
+        keys=Keys(settings.key_file),
         db=db,
         clouds=clouds,
         watcher=watcher,
@@ -344,12 +346,13 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
 
 
 def first_start(services: Services) -> None:
-    """Migrate, tell of VMs whose cloud is not configured any more, and make user `admin` where
-    there is none.
+    """Migrate, read or make the master key, tell of VMs whose cloud is not configured any more, and
+    make user `admin` where there is none. Raises `MigrationRefused`, `KeyFileError`.
 
     The token's file comes before its user: a master killed in between makes both anew.
     """
     services.db.migrate()
+    services.keys.open()
     _fill_summaries(services)
     now = services.clock()
     with services.db.begin() as session:

@@ -29,6 +29,7 @@ from spothop_master import chaos, front_door, home
 from spothop_master.app import create_app, first_start
 from spothop_master.clouds.local.config import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
+from spothop_master.keys import KeyFileError
 from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
@@ -175,6 +176,8 @@ def open_database(settings: MasterSettings, services: Services) -> None:
     shown = make_url(settings.database_url).render_as_string(hide_password=True)
     try:
         first_start(services)
+    except KeyFileError as error:
+        raise CannotStart(str(error)) from None
     except MigrationRefused as error:  # a migration that refuses, or a newer master's database
         raise CannotStart(f"database_url = {shown}: {error}") from None
     except SQLAlchemyError as error:

@@ -20,6 +20,7 @@ from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.failed_logins import FailedLogins
 from spothop_master.followers import Followers
+from spothop_master.keys import Keys
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.notifier import Notifier
@@ -36,6 +37,7 @@ class Services:
     """One of each per master."""
 
     settings: MasterSettings
+    keys: Keys
     db: Database
     clouds: Mapping[str, Cloud]
     watcher: CloudWatcher

@@ -81,6 +81,9 @@ class MasterSettings(BaseModel):
     """SQLAlchemy URL; SQLite under `home` by default."""
     public_url: str = ""
     """Base URL at which VMs reach this master; `http://127.0.0.1:<port>` by default."""
+    key_file: Path = Path()
+    """The master key (`keys`); `<home>/master.key`, made at the first start, by default. Masters
+    that share a database are given the same file."""
     storage_url: str = ""
     """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
     storage_roots: tuple[Path, ...] = ()
@@ -208,6 +211,7 @@ class MasterSettings(BaseModel):
             return values
         home = Path(values["home"]).expanduser().absolute()
         filled = {**values, "home": home}
+        filled["key_file"] = Path(values.get("key_file") or home / "master.key").expanduser()
         filled["database_url"] = values.get("database_url") or f"sqlite:///{home}/master.db"
         filled["storage_url"] = values.get("storage_url") or f"file://{home}/storage"
         shared = storageoptions.folder_of(str(filled["storage_url"]))
