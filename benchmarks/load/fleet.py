@@ -17,7 +17,14 @@ from sqlalchemy.orm import Session
 
 from spothop.jobspec import JobSpec
 from spothop.wire import Dialect, Pool
-from spothop_master.clouds.base import OWNER_TAG, CloudVmState, LaunchSpec, PoolInfo, Vm
+from spothop_master.clouds.base import (
+    OWNER_TAG,
+    CloudLimits,
+    CloudVmState,
+    LaunchSpec,
+    PoolInfo,
+    Vm,
+)
 from spothop_master.security import token_hash
 from spothop_master.store.schema import Attempt, Checkpoint, Job, Observation, Place, VmRow
 
@@ -196,7 +203,7 @@ class RestingCloud:
     and written to `launches` with the moment on the monotonic clock of this machine."""
 
     name = "resting"
-    list_every_s = 5.0
+    limits = CloudLimits(list_every_s=5.0)
     separates_users = True
 
     def __init__(self, members: Sequence[Member], launches: Path, now: datetime) -> None:

@@ -24,7 +24,6 @@ from spothop import storageoptions
 
 PREFIX = "SPOTHOP_MASTER_"
 
-CLOUD_CALLS = 16
 CallsAtOnce = Annotated[int, Field(ge=1, le=256)]
 MeanLife = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -115,8 +114,9 @@ class MasterSettings(BaseModel):
     silent_together_s: float = Field(default=3600, gt=0)
     """The same while more than half of all VMs, five at least, are silent together: it is then
     more likely that nobody reaches the master."""
-    join_timeout_s: float = Field(default=300, gt=0)
-    """From the launch to the agent's first call."""
+    join_timeout_s: float | None = Field(default=None, gt=0)
+    """From the moment a VM runs to its agent's first call; what its cloud says by default, which is
+    300 for the local one and 900 for AWS."""
     fence_margin_s: float = Field(default=2, ge=0)
     """Kept after an old VM's deadline before the next attempt may fence."""
     stop_timeout_s: float = Field(default=30, gt=0)
@@ -140,7 +140,7 @@ class MasterSettings(BaseModel):
 
     cloud_calls: dict[str, CallsAtOnce] = Field(default_factory=dict)
     """By cloud, how many launches and terminations may be under way there at the same time, where
-    16 is not right: `local=32,other=8`."""
+    what its driver says (16) is not right: `local=32,other=8`."""
 
     backoff_base_s: float = Field(default=1, gt=0)
     """First wait after a full round of refusals or a failure; doubles, with jitter."""
@@ -178,9 +178,9 @@ class MasterSettings(BaseModel):
         """From the environment it comes as text: `cloud=count`, separated by commas."""
         return _pairs(value, "write cloud=count,cloud=count, such as local=16")
 
-    def calls_at_once(self, cloud: str) -> int:
+    def calls_at_once(self, cloud: str, otherwise: int) -> int:
         """Launches and terminations under way at this cloud at the same time."""
-        return self.cloud_calls.get(cloud, CLOUD_CALLS)
+        return self.cloud_calls.get(cloud, otherwise)
 
     @field_validator("storage_roots", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
     CloudError,
+    CloudLimits,
     CloudVmState,
     LaunchSpec,
     PoolInfo,
@@ -95,6 +96,7 @@ class FakeCloud:
     clock: FakeClock
     name: str = "fake"
     list_every_s: float = 1.0
+    settle_s: float = 5.0
     separates_users: bool = True
     zones: tuple[str, ...] = ("a", "b", "c")
     allocation_s: float = 2.0
@@ -117,6 +119,10 @@ class FakeCloud:
     asked_for_records: list[str] = field(default_factory=list)
     machines: dict[str, Machine] = field(default_factory=dict)
     launches: list[LaunchSpec] = field(default_factory=list)
+
+    @property
+    def limits(self) -> CloudLimits:
+        return CloudLimits(list_every_s=self.list_every_s, settle_s=self.settle_s)
 
     def pools(self) -> Sequence[PoolInfo]:
         self._answer()

@@ -41,6 +41,15 @@ def test_a_launch_that_fails_after_it_was_accepted_goes_on_elsewhere(
     assert harness.join().attempt == 1
 
 
+def test_a_vm_that_its_cloud_lists_late_is_waited_for(harness: MasterHarness) -> None:
+    harness.cloud.settle_s, harness.cloud.hidden_s = 50, 45
+    harness.submit()
+    harness.look()
+    harness.settle(40)
+    assert len(harness.cloud.launches) == 1
+    assert [vm.state for vm in harness.vms()] == ["booting"]
+
+
 @pytest.mark.parametrize("stays", [False, True])
 def test_late_refusals_everywhere_are_waited_out(harness: MasterHarness, stays: bool) -> None:
     for zone in harness.cloud.zones:

@@ -120,7 +120,7 @@ def test_a_job_that_is_over_waits_until_its_vms_are() -> None:
 # --- whatever the facts ---------------------------------------------------------------------------
 
 T = TypeVar("T")
-LIMITS = Limits(avoid_s=30, join_timeout_s=90)
+LIMITS = Limits(avoid_s=30)
 HORIZON_S = 200
 """All moments of the facts, with any limit, lie within."""
 seconds = st.integers(0, 80)
@@ -164,6 +164,8 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
         sighting=draw(mostly(sighting, None)),
         awaits_record=draw(st.booleans()),
         silent_s=draw(seconds),
+        settle_s=draw(st.sampled_from((0, 5, 120))),
+        join_timeout_s=90,
         asked_s=draw(st.none() | st.integers(0, 9)),
         in_flight=effect_until is not None and effect_until > NOW,
         effect_until=effect_until,

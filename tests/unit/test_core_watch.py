@@ -216,6 +216,26 @@ def test_an_agent_has_its_time_to_join(facts: dict[str, object], waited: int | N
     assert watch.silence(seen(attempt(), vms=vms)) == expected
 
 
+def test_how_long_to_wait_is_a_fact_of_each_vms_cloud() -> None:
+    slow, quick = (
+        vm(
+            name,
+            VmState.BOOTING,
+            silent_s=999.0,
+            running_at=ago(400),
+            join_timeout_s=join_timeout_s,
+        )
+        for name, join_timeout_s in (("slow", 900), ("quick", 300))
+    )
+    vms = (vm("up"), slow, quick)
+    assert [action.vm for action in watch.silence(seen(attempt(), vms=vms))] == ["quick"]  # type: ignore[union-attr]
+    missing = [
+        replace(each, sighting=None, listed_at=ago(0), launched_at=ago(60), settle_s=settle_s)
+        for each, settle_s in ((slow, 120), (quick, 0))
+    ]
+    assert [action.vm for action in watch.cloud_says(seen(vms=(vm("up"), *missing)))] == ["quick"]  # type: ignore[union-attr]
+
+
 def test_silence_of_one_vm_says_nothing_of_another() -> None:
     vms = (
         vm("a", silent_s=60),

@@ -122,7 +122,7 @@ def test_the_calls_at_once_are_set_cloud_by_cloud(tmp_path: Path) -> None:
     environ = {"SPOTHOP_MASTER_CLOUD_CALLS": "local=32, other=1"}
     settings = read_settings(environ, {"home": tmp_path})
     names = ("local", "other", "a-third")
-    assert [settings.calls_at_once(name) for name in names] == [32, 1, 16]
+    assert [settings.calls_at_once(name, 16) for name in names] == [32, 1, 16]
     for bad in ("local", "local=0", "=3"):
         with pytest.raises(SettingsError, match="cloud_calls"):
             read_settings({"SPOTHOP_MASTER_CLOUD_CALLS": bad}, {"home": tmp_path})

@@ -38,6 +38,7 @@ from spothop.wire.assignment import (
     PolicyParams,
 )
 from spothop.wire.common import (
+    ANY_ZONE,
     MAX_METRIC_NAME,
     MAX_METRICS,
     MAX_TEXT,
@@ -128,6 +129,7 @@ else:
 
 
 __all__ = [
+    "ANY_ZONE",
     "JOB_ACTIVE",
     "JOB_ENDED",
     "LOGS_RIDE",

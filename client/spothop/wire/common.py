@@ -96,6 +96,10 @@ def _fitting(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_fitting)]
 
 
+ANY_ZONE = "any"
+"""In place of a pool's zone: the cloud chooses one in the region."""
+
+
 class Pool(Strict):
     """The unit of statistics and prices."""
 
@@ -106,7 +110,8 @@ class Pool(Strict):
     spot: bool = True
 
     def __str__(self) -> str:
-        return f"{self.cloud}/{self.zone}/{self.vm}/{'spot' if self.spot else 'on-demand'}"
+        zone = f"{self.region}-{ANY_ZONE}" if self.zone == ANY_ZONE else self.zone
+        return f"{self.cloud}/{zone}/{self.vm}/{'spot' if self.spot else 'on-demand'}"
 
 
 class StorageSpec(Strict):

@@ -2,7 +2,17 @@
 
 Implementations are synchronous, keep no state of their own that matters (the cloud's listing is the
 truth), and map every failure of theirs to one of the errors below. None of them retries a launch:
-what to do after a refusal is the supervise loop's decision.
+what to do after a refusal is the supervise loop's decision. Three rules make clouds alike that
+answer in different ways:
+
+1. A launch returns as soon as the cloud has accepted it; no request waits for its provider longer
+   than `CALL_DEADLINE_S`. What is refused inside the provider's operation is told by the listing
+   (`Vm.error`).
+2. An answer that is not clear is `Ambiguous`. Whoever asked repeats the very same launch, with the
+   same token and the same bytes of user data; then the listing decides, once a VM has to be in it
+   (`CloudLimits.settle_s`).
+3. A pool may leave the zone to the cloud (`wire.ANY_ZONE`). The VM that comes back names the zone
+   that it was given, and from then on that is its zone, in its row and in all statistics.
 """
 
 from __future__ import annotations
@@ -27,6 +37,10 @@ from spothop_master.core.refusals import Refused, Scope
 #   |-- Ambiguous           pool      it may or may not have happened: resolve by token in list()
 #   |-- BadRequest          pool      ours or the user's fault: never retried
 #   `-- AuthFailed          account   credentials: nothing is launched until they are mended
+
+
+CALL_DEADLINE_S = 60.0
+"""Longer than this no request of a driver waits for its provider."""
 
 
 class CloudError(Exception):
@@ -127,12 +141,23 @@ class PoolInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """Everything a launch needs; `tags` are set at creation (I3)."""
+    """Everything a launch needs; `tags` are set at creation (I3). On the spot market or on demand
+    as the pool says. The same launch said twice is equal to the byte: providers compare them."""
 
     pool: Pool
+    """Its zone may be `wire.ANY_ZONE`."""
     user_data: AgentConfig
+    """For a cloud whose VMs are started by us."""
+    script: str = ""
+    """User data, ready to be sent: what a VM that boots an image runs first. A driver whose VMs do
+    so refuses a launch without it."""
     tags: Mapping[str, str]
     max_price: float | None = None
+    """USD an hour."""
+    image: str | None = None
+    """In the provider's own words; None: the driver's choice for this VM type."""
+    disk_gb: int | None = None
+    """Of the disk that the VM boots from, in GB (10^9 bytes); None: the driver's choice."""
     reads: Sequence[str] = ()
     """Folders of this machine that the job reads; for a cloud whose VMs are on it."""
     writes: Sequence[str] = ()
@@ -147,8 +172,12 @@ class Vm:
     token: str
     """The client token of its launch."""
     pool: Pool
+    """With the zone that the cloud has given."""
     state: CloudVmState
     cause: EndCause | None = None
+    """Why it ended, or, where the cloud tells so much earlier, why it is about to."""
+    told: str = ""
+    """The same in the provider's own words, such as Server.SpotInstanceTermination."""
     requested_at: datetime
     running_at: datetime | None = None
     """Billing starts."""
@@ -163,13 +192,34 @@ OWNER_TAG = "spothop-owner"
 """Its value names the master's installation; the sweep ends VMs that carry it and have no row."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CloudLimits:
+    """How one cloud wants to be asked, and how fast it is."""
+
+    list_every_s: float
+    """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
+    The end of a VM without a notice is seen so late at most."""
+    settle_s: float = 0.0
+    """From a launch until a listing has to show the VM. Up to then one that is missing is not
+    known, instead of gone."""
+    join_timeout_s: float = 300.0
+    """From the moment a VM runs to its agent's first call; the settings' `join_timeout_s` wins."""
+    calls_at_once: int = 16
+    """Launches and terminations under way; the settings' `cloud_calls` wins."""
+    launches_per_s: float | None = None
+    """So many launches a second for longer; None: as fast as they come."""
+    launches_in_burst: int = 1
+    """So many may come at once, after a rest."""
+
+
 class Cloud(Protocol):
     """One cloud account."""
 
     name: str
-    list_every_s: float
-    """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
-    The end of a VM without a notice is seen so late at most."""
+
+    @property
+    def limits(self) -> CloudLimits:
+        """The same at every call."""
 
     @property
     def separates_users(self) -> bool:
@@ -179,7 +229,8 @@ class Cloud(Protocol):
         """Every pool offered now, with its price."""
 
     def launch(self, spec: LaunchSpec, token: str) -> Vm:
-        """Ask for one VM. The same token never makes a second one."""
+        """Ask for one VM; returns when the cloud has accepted. The same token never makes a second
+        one."""
 
     def list(self, owner: str) -> Sequence[Vm]:
         """All VMs whose owner tag has this value, those that ended lately included."""

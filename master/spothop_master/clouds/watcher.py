@@ -25,7 +25,7 @@ from functools import cached_property
 
 from spothop.backoff import delay_s
 from spothop.wire import Pool
-from spothop_master.clouds.base import Cloud, CloudError, KeepsRecords, PoolInfo, Vm
+from spothop_master.clouds.base import Cloud, CloudError, CloudLimits, KeepsRecords, PoolInfo, Vm
 from spothop_master.core.evidence import EndCause
 
 log = logging.getLogger(__name__)
@@ -122,6 +122,11 @@ class CloudWatcher:
         self._on_listing.append(listed)
         self._on_offers.append(offered)
 
+    def limits(self, cloud: str) -> CloudLimits:
+        """How this cloud wants to be asked; the defaults of one that is not configured any more."""
+        known = self._clouds.get(cloud)
+        return known.limits if known is not None else CloudLimits(list_every_s=0.0)
+
     # -- listings --------------------------------------------------------------------------------
 
     def listing(self, cloud: str) -> Listing | None:
@@ -133,7 +138,7 @@ class CloudWatcher:
         if cloud not in self._clouds:
             return
         known = self._listings.get(cloud)
-        every = timedelta(seconds=self._clouds[cloud].list_every_s)
+        every = timedelta(seconds=self._clouds[cloud].limits.list_every_s)
         if known is None or self._is_old(known, every):
             self._ask(LIST, cloud, self._list)
 

@@ -87,7 +87,7 @@ def _of_vms(snapshot: Snapshot, present: list[VmFacts]) -> Iterator[datetime]:
             yield vm.effect_until
         if vm.state is VmState.BOOTING:
             since = vm.running_at or vm.launched_at or vm.requested_at
-            yield since + timedelta(seconds=limits.join_timeout_s)
+            yield since + timedelta(seconds=vm.join_timeout_s)
         if vm.state is VmState.TERMINATING and vm.asked_s is not None:
             yield snapshot.now + timedelta(seconds=limits.ask_again_s - vm.asked_s)
 

@@ -37,13 +37,10 @@ class Limits:
     silent_after_s: float = 60
     silent_together_s: float = 3600
     """The same while many are silent together."""
-    join_timeout_s: float = 300
     fence_margin_s: float = 2
     stop_timeout_s: float = 30
     backoff_base_s: float = 1
     backoff_max_s: float = 300
-    settle_s: float = 5
-    """After a launch, how long a listing may still not know the VM."""
     ask_again_s: float = 5
     """Between two requests to terminate the same VM."""
     avoid_s: float = 120
@@ -191,6 +188,10 @@ class VmFacts:
     """Why it ended, by the cloud's own record of a VM that is not in its listing any more."""
     awaits_record: bool = False
     """It vanished from the listing, and its cloud may still say why."""
+    settle_s: float = 5
+    """After its launch, how long its cloud's listing may still not know it."""
+    join_timeout_s: float = 300
+    """From the moment it runs to its agent's first call."""
     silent_s: float = 0
     asked_s: float | None = None
     """Since we last asked the cloud to terminate it; None: never."""

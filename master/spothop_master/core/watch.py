@@ -101,7 +101,7 @@ def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
         if vm.in_flight:
             return None
         since = max(since, vm.effect_until or since)
-    settled = since + timedelta(seconds=snapshot.limits.settle_s)
+    settled = since + timedelta(seconds=vm.settle_s)
     if vm.listed_at is None or vm.listed_at < settled:
         return None
     if vm.cloud_id is None and vm.joined_at is None:
@@ -142,7 +142,7 @@ def patience_s(snapshot: Snapshot) -> float:
 def _unjoined(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
     since = vm.running_at or vm.launched_at or vm.requested_at
     waited_s = (snapshot.now - since).total_seconds()
-    if waited_s < snapshot.limits.join_timeout_s:
+    if waited_s < vm.join_timeout_s:
         return []
     text = f"its agent did not join within {waited_s:.0f} s"
     return [ReleaseVm(vm=vm.id, why=VmReason.NEVER_JOINED, reason=text)]

@@ -70,6 +70,8 @@ class Observed:
     asked: dict[str, datetime]
     """When we last asked the cloud to terminate a VM."""
     limits: Limits
+    join_timeout_s: float | None = None
+    """What the settings say; None: what its cloud says of a VM."""
     requirements: dict[str, Requirements] = field(default_factory=dict)
     """What each job's file asks for, once it was read."""
 
@@ -279,7 +281,7 @@ def _pool(cloud: str, region: str, zone: str, vm: str, spot: bool) -> Pool:
 
 
 def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
-    listing = observed.watcher.listing(row.cloud)
+    listing, cloud = observed.watcher.listing(row.cloud), observed.watcher.limits(row.cloud)
     seen = listing.by_token.get(row.token) if listing else None
     asked = observed.asked.get(row.id)
     lost = listing is not None and seen is None and listing.began_at >= _settled(row, observed)
@@ -302,6 +304,8 @@ def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
         sighting=sighting_of(seen) if seen else None,
         record=record,
         awaits_record=awaits,
+        settle_s=cloud.settle_s,
+        join_timeout_s=observed.join_timeout_s or cloud.join_timeout_s,
         silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
         in_flight=leases.held(row.lease_token, row.lease_until, now=now),
@@ -312,7 +316,7 @@ def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
 def _settled(row: AnyRow, observed: Observed) -> datetime:
     """From then on a listing has to have it."""
     since: datetime = row.launched_at or row.requested_at
-    return since + timedelta(seconds=observed.limits.settle_s)
+    return since + timedelta(seconds=observed.watcher.limits(row.cloud).settle_s)
 
 
 def _record(row: AnyRow, observed: Observed) -> tuple[EndCause | None, bool]:

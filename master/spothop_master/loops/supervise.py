@@ -126,12 +126,21 @@ class Supervisor:
             clouds=clouds,
             clock=clock,
             chaos=self._chaos,
-            executor_of=lambda cloud: executor or threads(cloud, settings.calls_at_once(cloud)),
+            executor_of=lambda cloud: (
+                executor
+                or threads(
+                    cloud, settings.calls_at_once(cloud, watcher.limits(cloud).calls_at_once)
+                )
+            ),
             growth=lambda: limits_of(settings).growth(self._rng.random()),
             done=lambda job_id: self._on_change([job_id]),
         )
         self._observed = Observed(
-            watcher=watcher, heartbeats=heartbeats, asked=self._asked, limits=limits_of(settings)
+            watcher=watcher,
+            heartbeats=heartbeats,
+            asked=self._asked,
+            limits=limits_of(settings),
+            join_timeout_s=settings.join_timeout_s,
         )
 
         db.on_change(self._on_change)
@@ -390,7 +399,6 @@ def limits_of(settings: MasterSettings) -> Limits:
         suspect_after_s=settings.suspect_after_syncs * settings.sync_every_s,
         silent_after_s=settings.silent_after_s,
         silent_together_s=settings.silent_together_s,
-        join_timeout_s=settings.join_timeout_s,
         fence_margin_s=settings.fence_margin_s,
         stop_timeout_s=settings.stop_timeout_s,
         backoff_base_s=settings.backoff_base_s,

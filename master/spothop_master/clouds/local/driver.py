@@ -30,6 +30,7 @@ from spothop.wire import Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
     BadRequest,
+    CloudLimits,
     CloudVmState,
     LaunchSpec,
     NoCapacity,
@@ -74,7 +75,7 @@ class LocalCloud:
     """VMs are process trees on this machine; see the package's docstring."""
 
     name = "local"
-    list_every_s = 0.2
+    limits = CloudLimits(list_every_s=0.2)
 
     @property
     def separates_users(self) -> bool:
