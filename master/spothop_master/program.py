@@ -27,7 +27,7 @@ from spothop.chaos import Chaos
 from spothop.wire import StorageSpec
 from spothop_master import chaos, front_door, home
 from spothop_master.app import create_app, first_start
-from spothop_master.clouds.local.config import ConfigError
+from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.keys import KeyFileError
 from spothop_master.log_limit import LogLimit
@@ -93,6 +93,12 @@ def serve(
     local_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the local cloud.")
     ] = None,
+    clouds: Annotated[
+        str | None, typer.Option(help="Those to work with, separated by commas: local, aws.")
+    ] = None,
+    aws_cloud: Annotated[
+        Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")
+    ] = None,
     public_url: Annotated[str | None, typer.Option(help="Base URL at which VMs reach us.")] = None,
     database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL.")] = None,
     storage_url: Annotated[str | None, typer.Option(help="Where checkpoints go.")] = None,
@@ -117,6 +123,8 @@ def serve(
         "port": port,
         "home": home_folder,
         "local_cloud": local_cloud,
+        "clouds": clouds,
+        "aws_cloud": aws_cloud,
         "public_url": public_url,
         "database_url": database_url,
         "storage_url": storage_url,
@@ -138,7 +146,10 @@ def run(settings: MasterSettings) -> None:
         owner = settings.owner or home.owner(settings.home)
         settings = settings.model_copy(update={"owner": owner})
         clouds = make_clouds(
-            home=settings.home, master_url=settings.public_url, local_cloud=settings.local_cloud
+            settings.clouds,
+            home=settings.home,
+            master_url=settings.public_url,
+            files={"local": settings.local_cloud, "aws": settings.aws_cloud},
         )
         app = create_app(settings, clouds, chaos=plan_chaos(settings))
         open_database(settings, app.state.services)

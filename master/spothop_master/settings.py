@@ -88,6 +88,10 @@ class MasterSettings(BaseModel):
     storage_roots: tuple[Path, ...] = ()
     """Folders below which jobs may name `file://` places, separated by colons in the environment;
     `<home>/storage`, and that of `storage_url`, by default."""
+    clouds: tuple[str, ...] = Field(default=("local",), min_length=1)
+    """Those that this master works with: `local,aws`."""
+    aws_cloud: Path | None = None
+    """Configuration of the AWS cloud: its regions, images and networks (docs/aws.md)."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
     allow_shared_local_cloud: bool = False
@@ -181,6 +185,12 @@ class MasterSettings(BaseModel):
     def calls_at_once(self, cloud: str, otherwise: int) -> int:
         """Launches and terminations under way at this cloud at the same time."""
         return self.cloud_calls.get(cloud, otherwise)
+
+    @field_validator("clouds", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
     @field_validator("storage_roots", mode="before")
     @classmethod

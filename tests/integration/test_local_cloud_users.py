@@ -13,8 +13,9 @@ import pytest
 
 from spothop.wire import AgentConfig, Dialect
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec
+from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.local import isolation
-from spothop_master.clouds.local.config import ConfigError, LocalConfig
+from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.driver import LocalCloud
 from support.require import missing
 from support.waiting import until

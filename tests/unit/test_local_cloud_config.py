@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spothop.wire import Dialect
+from spothop_master.clouds import registry
 from spothop_master.clouds.base import CloudVmState
-from spothop_master.clouds.local.config import ConfigError, Delay, built_in, load
+from spothop_master.clouds.configuration import ConfigError
+from spothop_master.clouds.local.config import Delay, built_in, load
 from spothop_master.clouds.local.disk import VmFolder, _remove_groups, locked, read_json, write_json
 from spothop_master.clouds.local.driver import handed_on
 from spothop_master.clouds.local.init import LONGEST_PAUSE_S, pause_before_restart
@@ -89,10 +92,19 @@ def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml", default_directory=tmp_path)
 
 
-def test_only_the_local_cloud_can_be_made(tmp_path: Path) -> None:
+def test_an_unknown_cloud_is_refused_by_name(tmp_path: Path) -> None:
     assert make_clouds(home=tmp_path, master_url="http://127.0.0.1:9")["local"].name == "local"
-    with pytest.raises(UnknownCloud, match="'gcp' is not supported; supported: local"):
+    with pytest.raises(UnknownCloud, match="'gcp' is not supported; supported: local, aws"):
         make_clouds(["gcp"], home=tmp_path, master_url="http://127.0.0.1:9")
+
+
+def test_a_cloud_whose_sdk_is_missing_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws = replace(registry.PROVIDERS["aws"], sdk="an_sdk_that_nobody_has")
+    monkeypatch.setattr(registry, "PROVIDERS", {"aws": aws})
+    with pytest.raises(UnknownCloud, match=r"pip install 'spothop\[aws\]'"):
+        make_clouds(["aws"], home=tmp_path, master_url="http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(

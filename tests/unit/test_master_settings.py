@@ -118,6 +118,14 @@ def test_a_database_that_is_away_is_told_without_its_password(tmp_path: Path) ->
         main.run(settings)
 
 
+def test_the_clouds_are_named_with_commas(tmp_path: Path) -> None:
+    assert read_settings({}, {"home": tmp_path}).clouds == ("local",)
+    environ = {"SPOTHOP_MASTER_CLOUDS": "local, aws,local"}
+    assert read_settings(environ, {"home": tmp_path}).clouds == ("local", "aws")
+    with pytest.raises(SettingsError, match="clouds"):
+        read_settings({"SPOTHOP_MASTER_CLOUDS": ","}, {"home": tmp_path})
+
+
 def test_the_calls_at_once_are_set_cloud_by_cloud(tmp_path: Path) -> None:
     environ = {"SPOTHOP_MASTER_CLOUD_CALLS": "local=32, other=1"}
     settings = read_settings(environ, {"home": tmp_path})

@@ -1,21 +1,37 @@
-"""Makes the clouds that a master works with."""
+"""Makes the clouds that a master works with: each provider is imported when a master names it."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
+import importlib
+import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from spothop_master.clouds.base import Cloud
-from spothop_master.clouds.local import isolation
-from spothop_master.clouds.local.config import load
-from spothop_master.clouds.local.driver import LocalCloud
-
-log = logging.getLogger(__name__)
+from spothop_master.clouds.configuration import CloudContext
 
 
 class UnknownCloud(Exception):
-    """No such cloud; the message names those that there are."""
+    """No such cloud, or what it needs is not installed; the message says what would do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """One kind of cloud."""
+
+    module: str
+    """Has `make(context: CloudContext) -> Cloud`."""
+    sdk: str = ""
+    """The package that its driver calls; imported at the first call, for it takes a second."""
+    extra: str = ""
+    """The one of ours that installs it."""
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    "local": Provider(module="spothop_master.clouds.local.making"),
+    "aws": Provider(module="spothop_master.clouds.aws.making", sdk="boto3", extra="aws"),
+}
 
 
 def make_clouds(
@@ -23,24 +39,34 @@ def make_clouds(
     *,
     home: Path,
     master_url: str,
-    local_cloud: Path | None = None,
+    files: Mapping[str, Path | None] | None = None,
     hidden: Iterable[Path] = (),
 ) -> dict[str, Cloud]:
-    """The clouds of these names, ready for use.
+    """The clouds of these names, ready for use; no provider is called.
 
-    `home` is the master's home folder, `local_cloud` the local cloud's configuration file (None:
-    three built-in zones), `master_url` where VMs reach the master. `hidden` is what no VM under
-    another user sees, beside `home`. Raises UnknownCloud, and ConfigError for a bad configuration,
-    or one that this machine cannot have. Forks: call it while there is one thread.
+    `home` is the master's home folder, `master_url` where VMs reach the master, `files` the
+    configuration of each cloud. `hidden` is what no VM under another user sees, beside `home`.
+    Raises UnknownCloud, and ConfigError for a bad configuration, or one that this machine cannot
+    have. Forks: call it while there is one thread.
     """
     clouds: dict[str, Cloud] = {}
     for name in names:
-        if name != "local":
-            raise UnknownCloud(f"cloud {name!r} is not supported; supported: local")
-        config = load(local_cloud, default_directory=home / "local-cloud")
-        decision = isolation.decide(config, master_url=master_url)
-        if (told := isolation.warning(decision)) is not None:
-            log.warning("%s", told)
-        config = config.model_copy(update={"isolation": decision.isolation})
-        clouds[name] = LocalCloud(config, hidden=(home, *hidden))
+        module = importlib.import_module(_provider(name).module)
+        clouds[name] = module.make(
+            CloudContext(
+                home=home, master_url=master_url, file=(files or {}).get(name), hidden=hidden
+            )
+        )
     return clouds
+
+
+def _provider(name: str) -> Provider:
+    provider = PROVIDERS.get(name)
+    if provider is None:
+        raise UnknownCloud(f"cloud {name!r} is not supported; supported: {', '.join(PROVIDERS)}")
+    if provider.sdk and importlib.util.find_spec(provider.sdk) is None:
+        raise UnknownCloud(
+            f"cloud {name!r} needs {provider.sdk}, which is not installed; "
+            f"pip install 'spothop[{provider.extra}]'"
+        )
+    return provider

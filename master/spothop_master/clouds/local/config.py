@@ -14,25 +14,16 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from spothop.figures import as_written
 from spothop.wire import Dialect
+from spothop_master.clouds.configuration import Strict, read
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used; the message names file, field and value."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Delay(_Strict):
+class Delay(Strict):
     """A duration, drawn evenly between two bounds in seconds; written `[low, high]`."""
 
     low: Seconds
@@ -54,7 +45,7 @@ class Delay(_Strict):
         return self
 
 
-class ScriptedPreemption(_Strict):
+class ScriptedPreemption(Strict):
     """The k-th launch of a pool's spot VMs is preempted."""
 
     launch: int = Field(ge=1)
@@ -65,7 +56,7 @@ class ScriptedPreemption(_Strict):
     """None: the pool's grace period. Less: the kill comes earlier than promised. 0: no notice."""
 
 
-class PoolConfig(_Strict):
+class PoolConfig(Strict):
     """One zone and VM type; offered as spot and on demand."""
 
     region: str = Field(min_length=1)
@@ -103,7 +94,7 @@ class PoolConfig(_Strict):
         return value
 
 
-class LocalConfig(_Strict):
+class LocalConfig(Strict):
     directory: Path
     """Holds the VMs; two masters may share it."""
     pools: list[PoolConfig] = Field(min_length=1)
@@ -174,28 +165,6 @@ def load(file: Path | None, *, default_directory: Path) -> LocalConfig:
     """
     if file is None:
         return built_in(default_directory.absolute())
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"local cloud configuration {file}: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"local cloud configuration {file}: expected keys and values, such as "
-            "`isolation: processes`"
-        )
     defaults = built_in(default_directory).model_dump(include={"directory", "pools"})
-    try:
-        config = LocalConfig.model_validate({**defaults, **content})
-    except ValidationError as error:
-        raise ConfigError(f"local cloud configuration {file}: {_describe(error)}") from error
+    config = read(file, LocalConfig, what="local cloud configuration", defaults=defaults)
     return config.model_copy(update={"directory": (file.parent / config.directory).absolute()})
-
-
-def _describe(error: ValidationError) -> str:
-    """Field, value and complaint of every mistake."""
-    mistakes = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"])
-        value = "" if item["type"] == "missing" else f" (it is {as_written(item['input'])})"
-        mistakes.append(f"{field}: {item['msg']}{value}")
-    return "; ".join(mistakes)

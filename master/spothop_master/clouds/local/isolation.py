@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.local import namespaces, view
-from spothop_master.clouds.local.config import ConfigError, LocalConfig
+from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.vm_processes import master_address
 
 Isolation = Literal["users", "namespaces", "processes"]
