@@ -14,7 +14,7 @@ SHOWN := $(if $(MAKE_TERMOUT),,--quiet)
 # would make pip refuse this folder itself, and PyTorch of TORCH_INDEX, whose files are other ones.
 LOCKED := install --disable-pip-version-check --quiet --require-hashes -r requirements/dev.txt
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
-  --custom-compile-command 'make lock' -c constraints.txt pyproject.toml
+  --custom-compile-command 'make lock' -c constraints.txt
 THIS := --quiet --no-build-isolation -e
 
 .PHONY: help demo test test-all test-python mutants check openapi lock audit bench clean
@@ -82,8 +82,10 @@ openapi: .venv/ready
 
 lock: .venv/ready
 	$(PIP) $(THIS) '.[lock]'
-	$(COMPILE) --extra agent --extra master --output-file requirements/run.txt
-	$(COMPILE) --extra agent --extra master --extra simulator --extra dev requirements/tools.in \
+	$(COMPILE) pyproject.toml --extra agent --extra master --output-file requirements/run.txt
+	$(COMPILE) pyproject.toml --extra agent --output-file requirements/agent.txt
+	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
+	$(COMPILE) pyproject.toml --extra agent --extra master --extra simulator --extra dev requirements/tools.in \
 	  --output-file requirements/dev.txt
 
 audit: .venv/ready

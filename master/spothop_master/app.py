@@ -52,6 +52,7 @@ from spothop_master.api import users as user_routes
 from spothop_master.api.browsers import Browsers
 from spothop_master.api.callers import Callers
 from spothop_master.api.sync_calls import SyncCalls
+from spothop_master.boot.agent_zip import AgentZips
 from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
@@ -243,6 +244,7 @@ def make_services(
         pace=pace,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
+        agent_zips=AgentZips(settings.home / "agents"),
         logs=logs,
         limits=limits,
         notifier=notifier,

@@ -15,6 +15,7 @@ from spothop_master.agents.pace import Pace
 from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
+from spothop_master.boot.agent_zip import AgentZips
 from spothop_master.bundles import Bundles
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
@@ -52,6 +53,7 @@ class Services:
     pace: Pace
     supervisor: Supervisor
     bundles: Bundles
+    agent_zips: AgentZips
     logs: Logs
     notifier: Notifier
     clock: Callable[[], datetime]

@@ -75,6 +75,7 @@ POST   /api/v1/strays/end                 401   200   403   403   403   401   40
 POST   /agent/v1/join                     200   200   200   200   200   200   200   200   200
 POST   /agent/v1/sync                     401   401   401   401   401   200   403   401   401
 GET    /agent/v1/bundles/{sha256}         401   401   401   401   401   200   404   401   401
+GET    /agent/v1/zips/{sha256}            200   200   200   200   200   200   200   200   200
 POST   /agent/v1/logs                     401   401   401   401   401   200   200   401   401
 
 GET    /                                login login login login login login login   200   200
@@ -86,7 +87,8 @@ GET    /login                             200   200   200   200   200   200   20
 POST   /login                             303   303   303   303   303   303   303   303   303
 POST   /logout                          login login login login login login login login login
 """
-# `/agent/v1/join` is for whoever has the one-time token in its body; `/agent/v1/logs` writes into
+# `/agent/v1/join` is for whoever has the one-time token in its body; what `/agent/v1/zips` gives is
+# public, and a VM that boots has nothing to show; `/agent/v1/logs` writes into
 # the log of the session's own VM; of `/vms` and `/jobs` everyone sees their own.
 
 NOBODY = ("no token", "wrong token", "revoked", "expired", "disabled", "logged out")
@@ -145,6 +147,9 @@ class World:
             "{name}": self.spare_user,
             "{token_id}": str(self.spare_token),
         }
+        agents = master.settings.home / "agents"
+        agents.mkdir()
+        (agents / f"{self.values['{sha256}']}.zip").write_bytes(b"an agent")
 
     def call(self, method: str, path: str, **more: Any) -> Any:
         return self.master.call(method, f"/api/v1{path}", **more).raise_for_status().json()

@@ -15,7 +15,11 @@ from packaging.version import Version
 from support import audit
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKED = {"run.txt": ("agent", "master"), "dev.txt": ("agent", "master", "simulator", "dev")}
+LOCKED = {
+    "run.txt": ("agent", "master"),
+    "agent.txt": ("agent",),
+    "dev.txt": ("agent", "master", "simulator", "dev"),
+}
 
 KNOWN_FAULTS = {"jinja2": "3.1.6", "torch": "2.6", "h11": "0.16"}
 """The first version without it."""
@@ -51,7 +55,7 @@ def test_what_is_locked_is_what_was_tested(name: str) -> None:
     assert {canonicalize_name(Requirement(line).name) for line in asked} <= set(locked), RENEW
 
 
-@pytest.mark.parametrize("name", LOCKED)
+@pytest.mark.parametrize("name", [*LOCKED, "uv.txt"])
 def test_every_file_that_pip_may_take_has_its_hash(name: str) -> None:
     lines = (ROOT / "requirements" / name).read_text().split("\n")
     for line, following in pairwise(lines):

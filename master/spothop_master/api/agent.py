@@ -69,6 +69,25 @@ async def get_bundle(
     return FileResponse(path, media_type="application/gzip")
 
 
+@router.get(
+    "/zips/{sha256}",
+    response_class=FileResponse,
+    responses=openapi.gives_bytes("application/zip") | errors.answers(404, 422),
+)
+async def get_zip(sha256: str, services: ServicesDep) -> FileResponse:
+    """The agent, by its content. For everyone who reaches the master: a VM that boots has nothing
+    to show yet, and these are the bytes of public packages."""
+    path = await services.agent_threads.bulk.run(services.agent_zips.path, sha256)
+    if path is None:
+        raise ApiError(
+            404,
+            "no_such_zip",
+            f"the master has no agent {sha256[:64]}",
+            "end this VM; the master makes new ones",
+        )
+    return FileResponse(path, media_type="application/zip")
+
+
 @router.post(
     "/logs",
     responses=errors.answers(401, 403, 410, 413, 422, 429, 507),

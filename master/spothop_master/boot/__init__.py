@@ -1,0 +1,1 @@
+"""How a VM of a cloud becomes one of ours: what it is sent, and what it fetches."""
