@@ -88,6 +88,21 @@ def _databases_are_closed() -> Iterator[None]:
         database.close_all()
 
 
+@pytest.fixture(scope="session")
+def _aws_server() -> Iterator[Any]:
+    from fakes.aws import Emulator
+
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def aws(_aws_server: Any) -> Any:
+    """An empty AWS account on loopback (fakes.aws.Emulator); the first one takes two seconds."""
+    _aws_server.reset()
+    return _aws_server
+
+
 # Each process that runs tests has its own marker, and looks for what carries it. The one that only
 # hands tests to workers gets their findings.
 _MARKER = leftovers.mark()
