@@ -85,8 +85,17 @@ _OF_HOST = {
 _OPTIONS = {"S3": S3 | CLIENT, "GCS": GCS | CLIENT, "Azure": AZURE | CLIENT, "HTTP": CLIENT}
 
 _LOOKS_SECRET = re.compile(r"key|secret|token|passw|sas|credential|signature", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^/'\"\n]{1,256}:[^/'\"\n]{0,256}(?=@)|(?<=[?&]sig=)[^&\s]+")
-"""Up to the last `@` before a slash: whoever forgets to encode a password may have one in it."""
+_USER = re.compile(
+    r"(?<=://)[^/'\"\n]{1,256}:[^/'\"\n]{0,256}(?=@)"
+    r"|(?<=://)(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^/\s'\":@?#]{1,256}(?=@)"
+)
+"""User and password, up to the last `@` before a slash: whoever forgets to encode a password may
+have one in it. And a user alone, which may be a token; but in Azure's URLs it is a container."""
+_SIGNED = re.compile(
+    r"([?&](?:sig|[\w.-]{0,40}(?:signature|token|credential|secret|passw(?:or)?d|key))=)[^&\s'\"]+",
+    re.IGNORECASE,
+)
+"""What a query says of who may read: Azure's, Amazon's and Google's signatures, and tokens."""
 _QUERY = re.compile(r"(?<=\?)[^\s)\"'\]]+")
 _SHORTEST = 8
 """Characters of a secret that is looked for in texts: a shorter one would be found everywhere. No
@@ -179,8 +188,8 @@ def masked(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_password(url: str) -> str:
-    """Nor user name, nor a signature of Azure's."""
-    return _USER.sub(MASK, url)
+    """Nor user name, nor a signature or token in its query."""
+    return _SIGNED.sub(rf"\1{MASK}", _USER.sub(MASK, url))
 
 
 def masked_spec(spec: Mapping[str, Any], *, env_values: bool = False) -> dict[str, Any]:

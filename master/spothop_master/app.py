@@ -72,7 +72,7 @@ from spothop_master.problems import ApiError
 from spothop_master.security import new_api_token
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
-from spothop_master.store import summaries, users
+from spothop_master.store import sealing, summaries, users
 from spothop_master.store import vms as vm_rows
 from spothop_master.store.db import Database
 from spothop_master.store.statistics import KeptStatistics
@@ -179,7 +179,8 @@ def make_services(
     chaos: Chaos,
     executor: Executor | None,
 ) -> Services:
-    db = Database(settings.database_url)
+    keys = Keys(settings.key_file)
+    db = Database(settings.database_url, keys)
     notifier = notifier_of(db)
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = watcher_of(settings, clouds, clock=clock, executor=executor)
@@ -229,7 +230,7 @@ def make_services(
     return Services(
         attention=attention,
         settings=settings,
-        keys=Keys(settings.key_file),
+        keys=keys,
         db=db,
         clouds=clouds,
         watcher=watcher,
@@ -354,7 +355,7 @@ def first_start(services: Services) -> None:
     The token's file comes before its user: a master killed in between makes both anew.
     """
     services.db.migrate()
-    services.keys.open()
+    open_keys(services.db, services.keys)
     _fill_summaries(services)
     now = services.clock()
     with services.db.begin() as session:
@@ -366,6 +367,37 @@ def first_start(services: Services) -> None:
     home.publish(services.settings.home / home.ADMIN_TOKEN, f"{token}\n", mode=0o600)
     with services.db.begin() as session:
         users.ensure_admin(session, token=token, now=now)
+
+
+def open_keys(db: Database, keys: Keys) -> None:
+    """Read or make the key file, and encrypt what an earlier release, or an older key, has written.
+    Raises `KeyFileError`."""
+    with db.read() as session:
+        in_use = sealing.keys_in_use(session)
+    keys.open(in_use)
+    encrypt_with_newest(db)
+
+
+def encrypt_with_newest(db: Database) -> int:
+    """Jobs whose secrets an earlier release, or an older key, has written; how many it were."""
+    count, after = 0, ""
+    while True:
+        with db.begin() as session:
+            more, last = sealing.renew(session, after)
+        count += more
+        if last is None:
+            break
+        after = last
+    if count:
+        db.forget_log()
+        log.info("encrypted the secrets of %d jobs with the newest key", count)
+        if copies := db.copies():
+            log.warning(
+                "copies of the database from before may hold them readable; delete these when you "
+                "need no way back: %s",
+                ", ".join(map(str, copies)),
+            )
+    return count
 
 
 def _fill_summaries(services: Services) -> None:

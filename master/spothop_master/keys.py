@@ -72,7 +72,8 @@ class Keys:
             raise KeyFileError(
                 f"key_file = {self.path}: the database has values that were encrypted with key "
                 f"{', '.join(missing)}, and this file {has}; put the right file back in its place, "
-                "or name it with SPOTHOP_MASTER_KEY_FILE"
+                "name it with SPOTHOP_MASTER_KEY_FILE, or give these values up with "
+                f"`spothop master --forget-key {missing[0]}`"
             )
         self._masters = masters or ()
 
@@ -81,6 +82,11 @@ class Keys:
         """Newest first."""
         return [key_id(master) for master in self._masters]
 
+    @property
+    def newest_id(self) -> str:
+        """Of the key that encrypts. Raises `KeyFileError` before `open`."""
+        return key_id(self._newest)
+
     def add(self) -> str:
         """A new first key, in the file too; its id. Raises `KeyFileError`."""
         masters = [secrets.token_bytes(SIZE), *self._masters]
@@ -88,9 +94,9 @@ class Keys:
         self._masters = masters
         return self.ids[0]
 
-    def keep_newest(self) -> None:
-        """Nothing is encrypted with the others any more: they go. Raises `KeyFileError`."""
-        masters = self._masters[:1]
+    def keep_newest(self, count: int) -> None:
+        """Nothing needs the others any more: they go. Raises `KeyFileError`."""
+        masters = self._masters[:count]
         _write(self.path, masters)
         self._masters = masters
 

@@ -24,8 +24,9 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from spothop.chaos import Chaos
+from spothop.storageoptions import without_password
 from spothop.wire import StorageSpec
-from spothop_master import chaos, front_door, home
+from spothop_master import chaos, front_door, home, rekeying
 from spothop_master.app import create_app, first_start
 from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
@@ -108,6 +109,16 @@ def serve(
             "--insecure-public", help="Listen on an address that others reach, without TLS."
         ),
     ] = None,
+    rotate_key: Annotated[
+        bool,
+        typer.Option(
+            "--rotate-key", help="Make a new master key, encrypt everything with it, and end."
+        ),
+    ] = False,
+    forget_key: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Give up what this lost master key encrypted, and end."),
+    ] = None,
 ) -> None:
     """Run the spothop master. Settings come from SPOTHOP_MASTER_* too; options win."""
     os.umask(PRIVATE)
@@ -132,10 +143,24 @@ def serve(
     }
     try:
         settings = read_settings(os.environ, options)  # noqa: TID251  the one reader of settings
-        run(settings)
+        if rotate_key or forget_key is not None:
+            told = rekey(settings, forget_key)
+            typer.echo(told)
+        else:
+            run(settings)
     except (SettingsError, CannotStart, home.HomeError, ConfigError, UnknownCloud) as error:
         typer.echo(f"spothop master cannot start: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def rekey(settings: MasterSettings, forget: str | None) -> str:
+    """Rotate the master key, or forget one; what to tell. Raises `CannotStart`, `HomeError`."""
+    try:
+        return rekeying.forget(settings, forget) if forget else rekeying.rotate(settings)
+    except KeyFileError as error:
+        raise CannotStart(str(error)) from None
+    except (MigrationRefused, SQLAlchemyError) as error:
+        raise _bad_database(settings, error) from None
 
 
 def run(settings: MasterSettings) -> None:
@@ -184,18 +209,22 @@ def plan_chaos(settings: MasterSettings) -> Chaos:
 
 def open_database(settings: MasterSettings, services: Services) -> None:
     """Migrate it before anything is served. Raises `CannotStart`."""
-    shown = make_url(settings.database_url).render_as_string(hide_password=True)
     try:
         first_start(services)
     except KeyFileError as error:
         raise CannotStart(str(error)) from None
-    except MigrationRefused as error:  # a migration that refuses, or a newer master's database
-        raise CannotStart(f"database_url = {shown}: {error}") from None
-    except SQLAlchemyError as error:
-        reason = str(error).splitlines()[0]
-        raise CannotStart(
-            f"database_url = {shown}: {reason}; see whether that database runs and may be written"
-        ) from None
+    except (MigrationRefused, SQLAlchemyError) as error:
+        raise _bad_database(settings, error) from None
+
+
+def _bad_database(settings: MasterSettings, error: Exception) -> CannotStart:
+    shown = make_url(settings.database_url).render_as_string(hide_password=True)
+    if isinstance(error, MigrationRefused):  # by a migration; or it is a newer master's database
+        return CannotStart(f"database_url = {shown}: {error}")
+    reason = str(error).splitlines()[0]
+    return CannotStart(
+        f"database_url = {shown}: {reason}; see whether that database runs and may be written"
+    )
 
 
 def open_storage(url: str) -> None:
@@ -211,7 +240,7 @@ def open_storage(url: str) -> None:
             probe(store)
     except StorageError as error:
         raise CannotStart(
-            f"storage_url = {url}: {error.message}; "
+            f"storage_url = {without_password(url)}: {without_password(error.message)}; "
             f"{error.hint or 'name a folder that can be written, or a bucket'}"
         ) from None
 

@@ -208,7 +208,7 @@ def test_no_way_out_shows_a_secret(site: Site, capfd: pytest.CaptureFixture[str]
     for what, text in shown.items():
         assert not any(secret in text for secret in SECRETS.values()), what
     assert site.s3.endpoint in shown[f"/api/v1/jobs/{job}"]
-    assert _files_with_secrets(site.root) == {"master.db", "state.json", "job.yaml"}
+    assert _files_with_secrets(site.root) == {"state.json", "job.yaml"}
     assert (site.vm / "state.json").stat().st_mode & 0o077 == 0
 
 

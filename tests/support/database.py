@@ -7,7 +7,11 @@ import tempfile
 import threading
 from pathlib import Path
 
+from spothop_master.keys import Keys
 from spothop_master.store.db import Database
+
+KEYS = Keys.of(bytes(32))
+"""Of the databases of tests."""
 
 _opened: list[Database] = []
 _one_at_a_time = threading.Lock()
@@ -17,7 +21,7 @@ def new_database(path: Path) -> Database:
     """A migrated SQLite database in this file, which must not be there yet. The test need not close
     it."""
     write_migrated(path)
-    _opened.append(Database(f"sqlite:///{path}"))
+    _opened.append(Database(f"sqlite:///{path}", KEYS))
     return _opened[-1]
 
 

@@ -80,7 +80,7 @@ def test_a_new_key_comes_first_and_the_old_ones_go_when_told(tmp_path: Path) -> 
     keys = opened(write(tmp_path / "key", ONE))
     new = keys.add()
     assert keys.ids == opened(keys.path).ids == [new, key_id(ONE)]
-    keys.keep_newest()
+    keys.keep_newest(1)
     assert keys.ids == opened(keys.path).ids == [new]
     assert stat.S_IMODE(keys.path.stat().st_mode) == 0o600
 

@@ -342,3 +342,23 @@ def test_where_credentials_come_from(url: str, options: dict[str, str], said: st
     found = storageoptions.credentials_of(url, options)
     assert found.startswith(said)
     assert not any(value in found for name, value in options.items() if name not in SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://ghp_TOKEN@github.com/a/b.git", "https://***@github.com/a/b.git"),
+        ("pip install git+https://ghp_TOKEN@host/r@v1", "pip install git+https://***@host/r@v1"),
+        ("postgres://me:TOKEN@db/x and s3://TOKEN@b", "postgres://***@db/x and s3://***@b"),
+        ("https://b.s3/x?X-Amz-Credential=TOKEN&X-Amz-Signature=TOKEN&v=1",
+         "https://b.s3/x?X-Amz-Credential=***&X-Amz-Signature=***&v=1"),
+        ("https://h/c?access_token=TOKEN", "https://h/c?access_token=***"),
+        ("https://a.b/c?sv=1&sig=TOKEN", "https://a.b/c?sv=1&sig=***"),
+        ("abfss://container@account.dfs.core.windows.net/p", None),
+        ("https://host/path@v1?mail=a@b", None),
+        ("mail a@b about https://host:8080/x", None),
+    ],
+)  # fmt: skip
+def test_a_user_or_a_signature_in_a_url_is_never_shown(text: str, shown: str | None) -> None:
+    """A user without a password is a token more often than a name."""
+    assert storageoptions.without_password(text) == (shown or text)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop import storageoptions
-from spothop.jobspec import JobSpec
+from spothop.jobspec import JobSpec, StorageSection
 from spothop.wire import Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
 from spothop_master.store import attempts
-from spothop_master.store.jobs import spec_of
+from spothop_master.store.jobs import spec_of, whole_spec_of
 from spothop_master.store.schema import Attempt, Job, VmRow
 from spothop_master.store.statistics import Statistics
 
@@ -20,9 +22,10 @@ from spothop_master.store.statistics import Statistics
 def build(
     session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
 ) -> Assignment:
-    """The agent fences at once only when no older attempt can still commit."""
+    """The agent fences at once only when no older attempt can still commit. Raises
+    `sealing.Unreadable`."""
     job = session.get_one(Job, attempt.job_id)
-    spec = spec_of(job)
+    spec = whole_spec_of(session, job)
     storage = spec.checkpoint.storage
     if storage is None:
         raise ValueError(f"job {job.id!r} was submitted without storage; submit it again")
@@ -36,7 +39,9 @@ def build(
         env=dict(spec.env),
         data=dict(spec.data),
         storage=storage.spec(),
-        init_from=_init_from(session, spec.checkpoint.init_from, storage.spec()),
+        init_from=_init_from(
+            spec.checkpoint.init_from, storage.spec(), partial(_whole_storage, session)
+        ),
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
         hang_after_s=_hang_after_s(spec),
@@ -55,7 +60,7 @@ def folders(session: Session, job: Job) -> tuple[list[str], list[str]]:
     storage = spec.checkpoint.storage
     if storage is None:
         return [], []
-    began = _init_from(session, spec.checkpoint.init_from, storage.spec())
+    began = _init_from(spec.checkpoint.init_from, storage.spec(), partial(_shown_storage, session))
     reads = [storageoptions.folder_of(url) for url in spec.data.values()]
     if began is not None:
         reads.append(_below(began.storage.url, began.job))
@@ -80,17 +85,29 @@ def _has_chain(session: Session, job: Job) -> bool:
     return session.scalar(fenced.limit(1)) is not None
 
 
-def _init_from(session: Session, source: str | None, own: StorageSpec) -> InitFrom | None:
+def _whole_storage(session: Session, job_id: str) -> StorageSection | None:
+    job = session.get(Job, job_id)
+    return whole_spec_of(session, job).checkpoint.storage if job is not None else None
+
+
+def _shown_storage(session: Session, job_id: str) -> StorageSection | None:
+    job = session.get(Job, job_id)
+    return spec_of(job).checkpoint.storage if job is not None else None
+
+
+def _init_from(
+    source: str | None, own: StorageSpec, storage_of: Callable[[str], StorageSection | None]
+) -> InitFrom | None:
     """`job:<id>` is the newest checkpoint in that job's own storage; anything else is a URL, read
     with the options of the job's `own` storage."""
     if source is None:
         return None
     if not source.startswith("job:"):
         return InitFrom(storage=own.at(source))
-    other = session.get(Job, source.removeprefix("job:"))
-    storage = spec_of(other).checkpoint.storage if other is not None else None
-    if other is None or storage is None:
+    other = source.removeprefix("job:")
+    storage = storage_of(other)
+    if storage is None:
         raise ValueError(
             f"checkpoint.init_from: no job {source!r}; `spothop jobs --all` lists them"
         )
-    return InitFrom(storage=storage.spec(), job=other.id)
+    return InitFrom(storage=storage.spec(), job=other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,10 @@ from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash, trust
 from spothop_master.services import Services
+from spothop_master.store import sealing
 from spothop_master.store.schema import Job
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/agent/v1", tags=["agent"])
 
@@ -29,7 +33,7 @@ TAKEN = (JoinRequest, SyncRequest)
 
 @router.post(
     "/join",
-    responses=errors.answers(400, 401, 403, 413, 422),
+    responses=errors.answers(400, 401, 403, 409, 413, 422),
     openapi_extra=openapi.takes(JoinRequest),
 )
 async def join(request: Request, services: ServicesDep) -> JoinReply:
@@ -140,6 +144,10 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
         raise ApiError(
             401, "bad_join_token", str(error), "end this VM; the master makes new ones"
         ) from None
+    except sealing.Unreadable as error:
+        fact, _, hint = str(error).partition("; ")
+        log.error("VM of a job that cannot go on: %s", error)
+        raise ApiError(409, "secrets_unreadable", fact, hint) from None
     services.sessions.forget(vm_id)  # an earlier answer that got lost
     services.heartbeats.heard(vm_id, now)
     services.directives.forget(vm_id)

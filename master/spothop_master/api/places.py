@@ -120,7 +120,7 @@ def _check_root(field: str, url: str, place: Place, settings: MasterSettings) ->
         raise ApiError(
             422,
             "bad_storage",
-            f"{field}: {url!r} is below no folder that this master gives to jobs ({shown})",
+            f"{field}: {_shown(url)} is below no folder that this master gives to jobs ({shown})",
             f"use a folder below these, or ask the admin to name more in {ROOTS}",
             field=field,
         )
@@ -178,11 +178,15 @@ def _storages_of_others(session: Session, user: Principal) -> set[str]:
     return found
 
 
+def _shown(url: str) -> str:
+    return repr(storageoptions.without_password(url))
+
+
 def _refusal(field: str, url: str, fact: str) -> ApiError:
     return ApiError(
         422,
         "bad_storage",
-        f"{field}: {url!r} {fact}",
+        f"{field}: {_shown(url)} {fact}",
         "name another folder; `init_from: job:<id>` begins with a checkpoint of a job that you see",
         field=field,
     )

@@ -87,4 +87,5 @@ def _try(spec: StorageSpec, probes: Probes, *, certain: bool) -> None:
 
 
 def _refusal(field: str, fact: str, hint: str) -> ApiError:
-    return ApiError(422, "bad_storage", f"{field}: {fact}", hint, field=field)
+    shown = storageoptions.without_password(fact)
+    return ApiError(422, "bad_storage", f"{field}: {shown}", hint, field=field)

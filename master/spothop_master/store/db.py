@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from spothop_master.store import changes, migrating, summaries
+from spothop_master.keys import Keys
+from spothop_master.store import changes, migrating, sealing, summaries
 
 BUSY_S = 5
 
@@ -30,9 +32,10 @@ Listener: TypeAlias = Callable[[frozenset[str]], None]
 
 
 class Database:
-    """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL."""
+    """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL. `keys` are what
+    secrets in it are encrypted with; without them none can be written or read."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keys: Keys | None = None) -> None:
         parsed = sa.make_url(url)
         self.single_master = parsed.get_backend_name() == "sqlite"
         """Nobody else runs a master on this database."""
@@ -42,6 +45,7 @@ class Database:
         self.engine = sa.create_engine(
             parsed, hide_parameters=True, pool_size=KEPT, max_overflow=CONNECTIONS - KEPT
         )
+        self._info = {sealing.KEYS: keys}
         self._writes = self.engine
         self._lock = threading.Lock()
         self._listeners: list[tuple[Callable[[Session], frozenset[str]], Listener]] = []
@@ -58,7 +62,7 @@ class Database:
         """A transaction that may write: commits at the end, rolls back on an exception."""
         with (
             self._turn,
-            Session(self._writes, expire_on_commit=False) as session,
+            Session(self._writes, expire_on_commit=False, info=self._info) as session,
             session.begin(),
         ):
             yield session
@@ -81,7 +85,10 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads; SQLite lets it run beside a writer."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        with (
+            Session(self.engine, expire_on_commit=False, info=self._info) as session,
+            session.begin(),
+        ):
             yield session
 
     def migrate(self, revision: str = "head") -> None:
@@ -122,6 +129,18 @@ class Database:
             cursor.execute(f"PRAGMA incremental_vacuum({pages:d})")
             cursor.fetchall()
             cursor.close()
+
+    def forget_log(self) -> None:
+        """SQLite's log (WAL) holds pages as they were: empty it."""
+        if self.single_master:
+            with self._turn, self.engine.connect() as connection:
+                cursor = connection.connection.cursor()  # not in a transaction
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                cursor.close()
+
+    def copies(self) -> list[Path]:
+        """Files with this database as it was before its newest migrations."""
+        return migrating.copies_of(migrating.file_of(self.engine))
 
     def bytes(self) -> tuple[int, int]:
         """What the database takes, and how much of that is free for what comes; 0 where it cannot

@@ -28,7 +28,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.store import injections, refusals
+from spothop_master.store import injections, refusals, sealing
 from spothop_master.store.figures import (
     bill,
     current_attempt,
@@ -67,7 +67,7 @@ def job_detail(
         **_figures(session, job, attempts, vms),
         cost=sums.cost,
         on_demand_cost=sums.on_demand,
-        spec=storageoptions.masked_spec(job.spec, env_values=env_values),
+        spec=_shown_spec(session, job, env_values),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
             vm_view(vm, attempts, now=now)
@@ -182,6 +182,16 @@ def unprotected_view(found: Mapping[str, Any] | None) -> UnprotectedView | None:
     if found is None:
         return None
     return UnprotectedView.model_validate({**found, "add": ADD[Unprotected(found["cause"])]})
+
+
+def _shown_spec(session: Session, job: Job, env_values: bool) -> dict[str, Any]:
+    spec: Mapping[str, Any] = job.spec
+    if env_values:
+        try:
+            spec = sealing.whole(session, job)
+        except sealing.Unreadable:  # then nobody sees them
+            env_values = False
+    return storageoptions.masked_spec(spec, env_values=env_values)
 
 
 def _storage(job: Job, default: str) -> StorageSpec:

@@ -12,7 +12,7 @@ from spothop.jobspec import JobSpec, StorageSection
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
-from spothop_master.store import transitions
+from spothop_master.store import sealing, transitions
 from spothop_master.store.schema import Attempt, Event, Job, VmRow
 
 _EVENT_OF_END = {
@@ -49,12 +49,14 @@ def submit(
     known = made_by(session, token)
     if known is not None:
         return known
+    shown, sealed = sealing.seal(session, job_id, _with_storage(spec, storage_url).as_mapping())
     job = Job(
         id=job_id,
         name=spec.name,
         owner_id=owner_id,
         submit_token=token,
-        spec=_with_storage(spec, storage_url).as_mapping(),
+        spec=shown,
+        sealed=sealed,
         bundle=bundle,
         state=JobState.QUEUED.value,
         wanted=Wanted.RUNNING.value,
@@ -173,7 +175,13 @@ def _waits_for(session: Session, job_id: str) -> str | None:
 
 
 def spec_of(job: Job) -> JobSpec:
+    """With the mask in place of each secret."""
     return JobSpec.of_accepted(job.spec)
+
+
+def whole_spec_of(session: Session, job: Job) -> JobSpec:
+    """With its secrets: for the job's agent alone. Raises `sealing.Unreadable`."""
+    return JobSpec.of_accepted(sealing.whole(session, job))
 
 
 def requirements_of(spec: JobSpec) -> Requirements:

@@ -108,6 +108,12 @@ class Job(Base):
         Index("ix_jobs_owner_id_submitted_at_id", "owner_id", "submitted_at", "id"),
         Index("ix_jobs_owner_id_state_submitted_at_id", "owner_id", "state", "submitted_at", "id"),
         Index("ix_jobs_ended_at_submitted_at_id", "ended_at", "submitted_at", "id"),
+        Index(
+            "ix_jobs_not_sealed",  # those that `store/sealing` has to look at when a master starts
+            "id",
+            sqlite_where=text("sealed IS NULL"),
+            postgresql_where=text("sealed IS NULL"),
+        ),
         one_of("state", JobState),
         one_of("wanted", Wanted),
     )
@@ -116,6 +122,9 @@ class Job(Base):
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id"))
     submit_token: Mapped[str] = mapped_column(String(64), unique=True)
     spec: Mapped[dict[str, Any]]
+    """The job file without its secrets."""
+    sealed: Mapped[str | None] = mapped_column(Text)
+    """These, encrypted (`store/sealing`)."""
     bundle: Mapped[str] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16), index=True)
     wanted: Mapped[str] = mapped_column(String(16), default=Wanted.RUNNING.value)
@@ -130,6 +139,13 @@ class Job(Base):
     """No launch before this moment (back-off)."""
     insurance: Mapped[dict[str, Any] | None]
     """The newest `wire.Insurance`."""
+
+
+class SealingKey(Base):
+    """A master key with which something in this database is encrypted; never the key itself."""
+
+    __tablename__ = "sealing_keys"
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
 
 
 class Attempt(Base):
