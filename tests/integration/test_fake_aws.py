@@ -132,6 +132,27 @@ def test_a_launch_whose_answer_is_lost_has_made_its_vm(aws: Emulator) -> None:
     assert launch(aws)["InstanceId"] == vm["InstanceId"]
 
 
+def test_a_launch_may_be_accepted_and_refused_later(aws: Emulator) -> None:
+    aws.fleet.boot_s = 5.0
+    aws.fleet.doomed.append("Server.InsufficientInstanceCapacity")
+    assert launch(aws)["State"]["Name"] == "pending"
+    aws.clock.advance(5)
+    [vm] = listed(aws)
+    assert vm["State"]["Name"] == "terminated"
+    assert vm["StateReason"]["Code"] == "Server.InsufficientInstanceCapacity"
+
+
+def test_the_token_of_a_vm_that_ended_is_refused(aws: Emulator) -> None:
+    vm, ec2 = launch(aws), aws.client("ec2")
+    ec2.terminate_instances(InstanceIds=[vm["InstanceId"]])
+    assert code_of(ec2.run_instances, **request(aws, "t1")) == "IdempotentInstanceTerminated"
+
+
+def test_an_image_may_be_named_by_its_parameter(aws: Emulator) -> None:
+    named = launch(aws, ImageId=f"resolve:ssm:{UBUNTU}")
+    assert named["ImageId"] == request(aws, "t2")["ImageId"]
+
+
 def test_a_launch_that_is_cut_before_has_made_none(aws: Emulator) -> None:
     from botocore.exceptions import ConnectionClosedError
 

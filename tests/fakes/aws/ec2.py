@@ -11,14 +11,16 @@ from typing import Any, ClassVar
 from moto.core.responses import ActionResult
 from moto.core.types import Base64EncodedString
 from moto.ec2.exceptions import DryRunClientError, EC2ClientError
+from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_dict_attribute_mapping
 from werkzeug.exceptions import HTTPException
 
 from fakes.aws.errors import AwsError, by_code
-from fakes.aws.fleet import Fleet, Life, SpotRequest, moment
+from fakes.aws.fleet import ACCOUNT, Fleet, Life, SpotRequest, moment
 
+_PARAMETER = "resolve:ssm:"
 USER_DATA_LIMIT = 16384
 TOKEN_LIMIT = 64
 _ID = re.compile(r"i-[0-9a-f]{8}([0-9a-f]{9})?")
@@ -75,6 +77,9 @@ class LayeredEc2(EC2Response):
             raise Refused(error) from None
         if known is not None:
             return ActionResult(known)
+        if params.get("ImageId", "").startswith(_PARAMETER):
+            name = params["ImageId"].removeprefix(_PARAMETER)
+            self.params["ImageId"] = public_image(self.region, name)
         result = super().run_instances()
         self.fleet.launched(result.result, self.region, params)
         return result
@@ -240,6 +245,14 @@ _FILTERS = {
     "reason": lambda life: life.instance._reason,
 }
 """Of DescribeInstances, what moto does not know or answers HTTP 500 to."""
+
+
+def public_image(region: str, parameter: str) -> str:
+    """The id of the image that this public parameter of SSM names; registered when it is asked
+    for first."""
+    backend = ec2_backends[ACCOUNT][region]
+    known = [ami for ami in backend.amis.values() if ami.name == parameter]
+    return str((known[0] if known else backend.register_image(name=parameter)).id)
 
 
 def _passes(life: Life, filters: dict[str, Any]) -> bool:

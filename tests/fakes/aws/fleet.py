@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -62,7 +63,8 @@ class Life:
     """It is shutting down from here on."""
     ended_at: float | None = None
     by: str = ""
-    """Who ends it: user, guest or spot."""
+    """Who ends it: user, guest or spot; or the state reason of one that never ran."""
+    doomed: str | None = None
     console: str = ""
 
     @property
@@ -108,6 +110,9 @@ class Fleet:
     """How long an ended VM stays listed."""
     vanish: bool = False
     """What was interrupted is not listed any more from its end on."""
+    doomed: deque[str] = field(default_factory=deque)
+    """State reasons, such as Server.InsufficientInstanceCapacity: the next launches are accepted,
+    and end with these where their VMs would begin to run."""
     prices: dict[tuple[str, str], float] = field(default_factory=dict)
     """USD an hour by type and zone; others have `price`."""
     price: float = 0.1
@@ -173,6 +178,12 @@ class Fleet:
                 f"Arguments on this idempotent request ({token}) are inconsistent with arguments"
                 " used in previous request(s).",
             )
+        if all(vm.id in self._lives and self._lives[vm.id].ended_at for vm in known[1].instances):
+            raise AwsError(
+                "IdempotentInstanceTerminated",
+                "The request to launch an instance uses the same client token as a previous request"
+                " for which the instance has been terminated.",
+            )
         return known[1]
 
     def launched(self, reservation: Any, region: str, params: dict[str, Any]) -> None:
@@ -188,6 +199,7 @@ class Fleet:
                 launched_at=now,
                 runs_at=now + self.boot_s,
                 seen_from=now + self.hidden_s,
+                doomed=self.doomed.popleft() if self.doomed else None,
             )
             instance.launch_time = moment(now)
             for nic in instance.nics.values():  # moto leaves it behind, unlike EC2
@@ -247,6 +259,8 @@ class Fleet:
                 life.request.becomes(life.request.options["interrupted"], life.noticed_at)
         if life.interrupted_at is not None and now >= life.interrupted_at:
             self._begin_end(life, life.interrupted_at, by="spot")
+        if life.doomed is not None and now >= life.runs_at:
+            self._begin_end(life, life.runs_at, by=life.doomed)
         if life.ending_at is not None:
             if now >= life.ending_at + self.shutdown_s:
                 self._end(life, life.ending_at + self.shutdown_s)
@@ -260,7 +274,8 @@ class Fleet:
         _set_state(life, "shutting-down")
         _set_reason(life)
         if life.request is not None:
-            status = life.request.status if by == "spot" else "instance-terminated-by-user"
+            by_user = by in ("user", "guest")
+            status = "instance-terminated-by-user" if by_user else life.request.status
             life.request.becomes(status, at, state="closed")
 
     def _end(self, life: Life, at: float) -> None:
@@ -287,7 +302,7 @@ _REASONS = {
 
 
 def _set_reason(life: Life) -> None:
-    word, code, message = _REASONS[life.by]
+    word, code, message = _REASONS.get(life.by, ("", life.by, "Refused after it was accepted"))
     assert life.ending_at is not None
     when = f"({moment(life.ending_at):%Y-%m-%d %H:%M:%S} GMT)"
     life.instance._reason = f"{word} {when}" if word else ""

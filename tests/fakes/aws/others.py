@@ -7,12 +7,12 @@ import re
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
-from moto.ec2.models import ec2_backends
 from moto.fis.responses import FISResponse
 from moto.servicequotas.responses import ServiceQuotasResponse
 from moto.ssm.responses import SimpleSystemManagerResponse
 
-from fakes.aws.fleet import ACCOUNT, Fleet, Life
+from fakes.aws.ec2 import public_image
+from fakes.aws.fleet import Fleet, Life
 
 INTERRUPTION = "aws:ec2:send-spot-instance-interruptions"
 BY_EXPERIMENT = "instance-terminated-by-experiment"
@@ -125,8 +125,11 @@ class LayeredSsm(SimpleSystemManagerResponse):
         )
 
     def _image(self, name: str) -> dict[str, Any]:
-        backend = ec2_backends[ACCOUNT][self.region]
-        known = [ami for ami in backend.amis.values() if ami.name == name]
-        image = known[0] if known else backend.register_image(name=name)
         arn = f"arn:aws:ssm:{self.region}::parameter{name}"
-        return {"Name": name, "Type": "String", "Value": image.id, "Version": 1, "ARN": arn}
+        return {
+            "Name": name,
+            "Type": "String",
+            "Value": public_image(self.region, name),
+            "Version": 1,
+            "ARN": arn,
+        }
