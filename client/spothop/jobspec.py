@@ -15,9 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationError,
@@ -25,10 +23,12 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from spothop import storageoptions
-from spothop.durations import PATTERN, NotADuration, format_duration, parse_duration
+from spothop.durations import PATTERN, format_duration
+from spothop.jobfields import Duration, Section, Size, Text, checked_text, duration, refuse
+from spothop.jobresources import PoolChoice, ResourcesSpec
 from spothop.wire import StorageSpec
 
 MAX_TEXT_BYTES = 100_000
@@ -39,45 +39,18 @@ MAX_ENV_BYTES = 500_000
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_SIZE = re.compile(r"([0-9]{1,9})(KB|MB|GB)", re.ASCII)
-_UNIT_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 _ACCEPTED: dict[str, Any] = {"accepted": True}
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
-def _refuse(fact: str, hint: str) -> PydanticCustomError:
-    # The text travels as context: braces in it must not be read as a template.
-    return PydanticCustomError("job_file", "{fact}", {"fact": fact, "hint": hint})
-
-
-def _duration(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    try:
-        return parse_duration(value)
-    except NotADuration as error:
-        raise _refuse(error.fact, error.hint) from None
-
-
 def _hang_after(value: object) -> object:
     """A duration, or `off`, which YAML reads as false."""
-    return "off" if value is False or value == "off" else _duration(value)
-
-
-def _size(value: object) -> int:
-    """Bytes, from text such as 100MB; an int is taken as it is: the wire has bytes."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise _refuse("is not a size", "write a number with its unit: 500KB, 100MB, 2GB")
-    return int(match[1]) * _UNIT_BYTES[match[2]]
+    return "off" if value is False or value == "off" else duration(value)
 
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise _refuse(
+        raise refuse(
             "is not a job name",
             "use 1 to 48 lower-case letters, digits and hyphens, such as mnist-small",
         )
@@ -86,24 +59,13 @@ def _name(text: str) -> str:
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise _refuse("is empty", "write the command, such as: python train.py")
-    return text
-
-
-def _text(text: str) -> str:
-    if "\0" in text:
-        raise _refuse("holds a NUL character", "no command, path or variable may hold one")
-    if not text.isascii() and _SURROGATE.search(text):
-        raise _refuse(
-            "holds half of a surrogate pair, which is no character",
-            "write the character itself, or as \\U and its eight digits",
-        )
+        raise refuse("is empty", "write the command, such as: python train.py")
     return text
 
 
 def _script(text: str) -> str:
     if (size := len(text.encode())) > MAX_TEXT_BYTES:
-        raise _refuse(
+        raise refuse(
             f"has {size:,} bytes, more than {MAX_TEXT_BYTES:,}",
             "put it into a file of the code directory, and run that",
         )
@@ -115,7 +77,7 @@ def _env(variables: dict[str, str]) -> dict[str, str]:
     hint = "put it into a file of the code directory, and read that"
     too_long = [
         InitErrorDetails(
-            type=_refuse(f"has {size:,} bytes with its name, more than {MAX_TEXT_BYTES:,}", hint),
+            type=refuse(f"has {size:,} bytes with its name, more than {MAX_TEXT_BYTES:,}", hint),
             loc=(name,),
             input=variables[name],
         )
@@ -126,17 +88,17 @@ def _env(variables: dict[str, str]) -> dict[str, str]:
         raise ValidationError.from_exception_data("env", too_long)
     if (total := sum(sizes.values())) > MAX_ENV_BYTES:
         fact = f"has {total:,} bytes in {len(sizes)} variables, more than {MAX_ENV_BYTES:,}"
-        raise _refuse(fact, hint)
+        raise refuse(fact, hint)
     return variables
 
 
 def _env_name(name: str) -> str:
     if not _ENV_NAME.fullmatch(name):
-        raise _refuse(
+        raise refuse(
             "is not a variable name", "use letters, digits and underscores, no digit first"
         )
     if name.startswith("SPOTHOP_"):
-        raise _refuse("is set by spothop itself", "choose a name that does not begin with SPOTHOP_")
+        raise refuse("is set by spothop itself", "choose a name that does not begin with SPOTHOP_")
     return name
 
 
@@ -144,20 +106,20 @@ def _env_value(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise _refuse("is not text", 'put it in quotes, such as "true"')
+        raise refuse("is not text", 'put it in quotes, such as "true"')
     return value
 
 
 def _url(text: str) -> str:
     hint = "write one such as s3://bucket/path or file:///path"
     if not _URL.fullmatch(text):
-        raise _refuse("is not a storage URL", hint)
+        raise refuse("is not a storage URL", hint)
     try:
         path = storageoptions.split_url(text).path
     except ValueError as error:  # such as brackets around what is no IPv6 address
-        raise _refuse(f"is not a storage URL: {error}", hint) from None
+        raise refuse(f"is not a storage URL: {error}", hint) from None
     if "\0" in unquote(path):
-        raise _refuse("is not a storage URL: %00 is a NUL character", hint)
+        raise refuse("is not a storage URL: %00 is a NUL character", hint)
     return text
 
 
@@ -168,12 +130,12 @@ def _no_secret_in(url: str, info: ValidationInfo) -> str:
     parts = urlsplit(url)
     if parts.password:
         hint = "credentials go into checkpoint.storage.options, which stay secret"
-        raise _refuse("holds a password", hint)
+        raise refuse("holds a password", hint)
     if parts.scheme in {"http", "https"} and parts.username is not None:
-        raise _refuse("holds a user name", "leave it out; it would be shown with the job")
+        raise refuse("holds a user name", "leave it out; it would be shown with the job")
     if parts.scheme != "file" and parts.query:
         hint = "leave it out; a signature goes into checkpoint.storage.options, as sas_key"
-        raise _refuse("holds a query", hint)
+        raise refuse("holds a query", hint)
     return url
 
 
@@ -186,12 +148,12 @@ def _option(value: object) -> object:
 def _options(options: object, url: str | None) -> object:
     """Each name and value that `url` does not take is a problem of its own."""
     if not isinstance(options, Mapping):
-        raise _refuse("should be keys and values", "for example options: {endpoint: https://...}")
+        raise refuse("should be keys and values", "for example options: {endpoint: https://...}")
     found = {str(name): _option(value) for name, value in options.items()}
     problems = (
         [
             InitErrorDetails(
-                type=_refuse(fact, hint),
+                type=refuse(fact, hint),
                 loc=(name,),
                 input=_shown_option(name, found[name]),
             )
@@ -213,16 +175,18 @@ def _shown_option(name: str, value: object) -> str:
 
 def _storage(value: object, info: ValidationInfo) -> object:
     """A plain URL is one without options; what is wrong with it is told of the key itself."""
-    return {"url": _no_secret_in(_url(_text(value)), info)} if isinstance(value, str) else value
+    return (
+        {"url": _no_secret_in(_url(checked_text(value)), info)} if isinstance(value, str) else value
+    )
 
 
 def _source(text: str, info: ValidationInfo) -> str:
     if text.startswith("job:") and not text.startswith("job://"):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", text[len("job:") :]):
-            raise _refuse("names no job", "write job: and the job's id, such as job:mnist-3f2a")
+            raise refuse("names no job", "write job: and the job's id, such as job:mnist-3f2a")
         return text
     if not _URL.fullmatch(text):
-        raise _refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
+        raise refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
     return _no_secret_in(_url(text), info)
 
 
@@ -230,26 +194,14 @@ def inside(text: str) -> str:
     """A relative path that stays below where it starts."""
     path = PurePosixPath(text)
     if not text or path.is_absolute() or ".." in path.parts or str(path) == ".":
-        raise _refuse("is not a folder name", "use a relative path without .., such as train")
+        raise refuse("is not a folder name", "use a relative path without .., such as train")
     return text
 
 
-Duration = Annotated[
-    timedelta,
-    BeforeValidator(_duration),
-    PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": f"^{PATTERN.pattern}$", "minLength": 2}),
-]
-Size = Annotated[
-    int,
-    BeforeValidator(_size),
-    WithJsonSchema({"type": ["string", "integer"], "pattern": f"^{_SIZE.pattern}$"}),
-]
-Text = Annotated[str, AfterValidator(_text)]
 Script = Annotated[Text, AfterValidator(_script)]
 StorageUrl = Annotated[Text, AfterValidator(_url), AfterValidator(_no_secret_in)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
-EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(_text)]
+EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(checked_text)]
 HangAfter = Annotated[
     timedelta | Literal["off"],
     BeforeValidator(_hang_after),
@@ -266,11 +218,6 @@ HangAfter = Annotated[
 DataFolder = Annotated[Text, AfterValidator(inside)]
 
 # --- the model ----------------------------------------------------------------------------------
-
-
-class Section(BaseModel):
-    # no input in errors: it may hold the secrets of a storage
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, hide_input_in_errors=True)
 
 
 class StorageSection(Section):
@@ -324,14 +271,14 @@ StorageOrUrl = Annotated[
 def _include(pattern: str) -> str:
     """A pattern as in a `.gitignore`; `spothop.sdk.codefiles` reads it."""
     if not pattern.strip() or "\n" in pattern:
-        raise _refuse("is no pattern", "write one in each item, such as data/vocab.json")
+        raise refuse("is no pattern", "write one in each item, such as data/vocab.json")
     if pattern.startswith(("!", "#")):
         hint = f"leave the {pattern[0]} out; for a name that begins with it write \\{pattern[0]}"
-        raise _refuse(f"begins with {pattern[0]}, which includes nothing", hint)
+        raise refuse(f"begins with {pattern[0]}, which includes nothing", hint)
     parts = pattern.rstrip("/ ").split("/")
     if parts[-1] in ("", ".", "\\") or ".." in parts or parts[0] == ".":
         hint = "write it relative to the code directory, such as data/vocab.json or *.bin"
-        raise _refuse("names nothing below the code directory", hint)
+        raise refuse("names nothing below the code directory", hint)
     return pattern
 
 
@@ -353,8 +300,8 @@ def _code(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not value:
-        raise _refuse("is empty", "write the code directory, relative to the job file: code: .")
-    return {"path": _text(value)}
+        raise refuse("is empty", "write the code directory, relative to the job file: code: .")
+    return {"path": checked_text(value)}
 
 
 def _code_as_written(code: CodeSection) -> str | dict[str, Any]:
@@ -424,34 +371,15 @@ class CheckpointSpec(Section):
     def _with_static_only(cls, every: int | None, info: ValidationInfo) -> int | None:
         policy = info.data.get("policy")  # absent where it is wrong itself
         if policy == "static" and every is None:
-            raise _refuse("is missing", "policy static needs it: write the steps between saves")
+            raise refuse("is missing", "policy static needs it: write the steps between saves")
         if policy not in (None, "static") and every is not None:
-            raise _refuse(f"means nothing with policy {policy}", "leave it out, or policy: static")
+            raise refuse(f"means nothing with policy {policy}", "leave it out, or policy: static")
         return every
 
     @property
     def policy_name(self) -> str:
         """As `spothop.policy` takes it: `static:500`, `thesis`..."""
         return f"static:{self.static_every}" if self.policy == "static" else self.policy
-
-
-class PoolChoice(Section):
-    """What a pool must match; a key that is not given matches all."""
-
-    cloud: Text | None = Field(None, min_length=1, examples=["local"])
-    region: Text | None = Field(None, min_length=1, examples=["us-east-1"])
-    zone: Text | None = Field(None, min_length=1, examples=["us-east-1a"])
-    vm: Text | None = Field(None, min_length=1, examples=["p3.2xlarge"])
-
-
-class ResourcesSpec(Section):
-    any_of: tuple[PoolChoice, ...] = Field(
-        (), description="pools in order of preference; empty: any, the cheapest first"
-    )
-    spot: bool = Field(True, strict=True, description="false: on-demand VMs")
-    max_price: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="USD an hour and VM", examples=[1.5]
-    )
 
 
 class RetriesSpec(Section):
@@ -490,6 +418,13 @@ class JobSpec(Section):
     setup: Script = Field("", description="shell script before `run`, such as pip install")
     run: Annotated[Script, AfterValidator(_not_blank)] = Field(
         description="shell script that trains", examples=["python train.py"]
+    )
+    image: Text | None = Field(
+        None,
+        min_length=1,
+        description="what the VM boots, in the cloud's own words; default: the cloud's image for "
+        "GPUs on VM types with one, its plain Ubuntu else",
+        examples=["ami-0123456789abcdef0"],
     )
     env: Annotated[dict[EnvName, EnvValue], AfterValidator(_env)] = Field(
         default_factory=dict, examples=[{"EPOCHS": "3"}]
@@ -543,7 +478,6 @@ SECTIONS: Mapping[str, type[Section]] = {
 }
 
 NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "": ("python", "image", "secrets", "alarms", "deadline", "budget"),
-    "resources": ("disk",),
+    "": ("python", "secrets", "alarms", "deadline", "budget"),
 }
 """Known keys, by section, whose feature does not work yet."""

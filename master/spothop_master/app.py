@@ -20,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from spothop.catalog.table import read as read_catalogue
 from spothop.chaos import Chaos
 from spothop_master import home
 from spothop_master.agents.agent_logs import AgentLogs
@@ -114,7 +115,7 @@ def create_app(
     """The whole master. `loops` False starts none of them: tests call them themselves;
     `executor` is where calls to clouds run (default: threads).
 
-    Nothing runs before the application's lifespan begins.
+    Nothing runs before the application's lifespan begins. Raises BadCatalogue.
     """
     services = make_services(
         settings,
@@ -260,7 +261,8 @@ def watcher_of(
     clock: Callable[[], datetime],
     executor: Executor | None,
 ) -> CloudWatcher:
-    """The one reader of the clouds; in threads of its own, unless `executor` is given."""
+    """The one reader of the clouds; in threads of its own, unless `executor` is given. Raises
+    BadCatalogue."""
     return CloudWatcher(
         clouds,
         settings.owner,
@@ -268,6 +270,7 @@ def watcher_of(
         clock=clock,
         rng=random.Random(),  # only for jitter
         offers_every_s=settings.prices_every_s,
+        catalogue=read_catalogue(settings.catalog),
     )
 
 

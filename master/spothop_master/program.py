@@ -23,6 +23,7 @@ from fastapi import FastAPI
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from spothop.catalog.table import BadCatalogue
 from spothop.chaos import Chaos
 from spothop.storageoptions import without_password
 from spothop.wire import StorageSpec
@@ -50,6 +51,16 @@ would open one anew, and a call that meets the closing would fail."""
 
 class CannotStart(Exception):
     """Nothing was started; the message says why and the way out."""
+
+
+CANNOT_START = (
+    SettingsError,
+    CannotStart,
+    home.HomeError,
+    ConfigError,
+    UnknownCloud,
+    BadCatalogue,
+)
 
 
 class Server(uvicorn.Server):
@@ -148,7 +159,7 @@ def serve(
             typer.echo(told)
         else:
             run(settings)
-    except (SettingsError, CannotStart, home.HomeError, ConfigError, UnknownCloud) as error:
+    except CANNOT_START as error:
         typer.echo(f"spothop master cannot start: {error}", err=True)
         raise typer.Exit(2) from None
 

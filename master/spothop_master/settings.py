@@ -94,6 +94,9 @@ class MasterSettings(BaseModel):
     """Configuration of the AWS cloud: its regions, images and networks (docs/aws.md)."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
+    catalog: Path | None = None
+    """VM types with sizes and on-demand prices that correct or complete the packaged catalogue
+    (docs/resources.md)."""
     allow_shared_local_cloud: bool = False
     """Let other users than the first submit to a local cloud whose VMs run as the master's user:
     each of them can read all that this master can."""

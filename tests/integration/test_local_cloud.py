@@ -427,6 +427,19 @@ def test_a_price_cap_is_kept(plain_rig: Rig) -> None:
         cloud.launch(spec, token("t1"))
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"), [({"image": "ami-1"}, "boots no image"), ({"disk_gb": 10**9}, "a disk of")]
+)
+def test_what_a_process_on_this_machine_cannot_have_is_refused(
+    plain_rig: Rig, asked: dict[str, Any], told: str
+) -> None:
+    cloud = plain_rig.cloud()
+    with pytest.raises(BadRequest, match=told):
+        cloud.launch(dataclasses.replace(plain_rig.spec(cloud), **asked), token("t1"))
+    assert cloud.list(OWNER) == []
+    assert cloud.launch(dataclasses.replace(plain_rig.spec(cloud), disk_gb=1), token("t1"))
+
+
 def test_one_token_makes_one_vm_over_threads_and_drivers(plain_rig: Rig) -> None:
     clouds = [plain_rig.cloud("release") for _ in range(2)]
     with ThreadPoolExecutor(8) as pool:

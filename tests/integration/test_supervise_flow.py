@@ -59,6 +59,14 @@ def test_a_cloud_on_this_machine_is_told_the_jobs_folders(harness: MasterHarness
     }
 
 
+def test_a_cloud_is_told_the_image_and_the_disk_of_the_job(harness: MasterHarness) -> None:
+    harness.submit(image="ami-1", resources={"disk": "200GB"})
+    harness.submit("job-2")
+    harness.look()
+    told = {spec.tags["spothop-job"]: (spec.image, spec.disk_gb) for spec in harness.cloud.launches}
+    assert told == {"job-1": ("ami-1", 200), "job-2": (None, None)}
+
+
 def test_a_job_runs_from_submit_to_success(harness: MasterHarness) -> None:
     harness.submit()
     assert harness.job().state == "queued"

@@ -85,8 +85,8 @@ def test_the_json_form_reads_back_to_the_same_spec(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_told_at_once() -> None:
-    found = problems({"name": "My Job", "nodes": 2, "max_duration": 30, "image": "x"})
-    assert set(found) == {"name", "run", "nodes", "max_duration", "image"}
+    found = problems({"name": "My Job", "nodes": 2, "max_duration": 30, "python": "x"})
+    assert set(found) == {"name", "run", "nodes", "max_duration", "python"}
     assert all(problem.hint for problem in found.values())
 
 

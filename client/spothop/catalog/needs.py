@@ -7,6 +7,7 @@ A10G and A100 are three GPUs all the same: no name is ever taken for the beginni
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -86,6 +87,7 @@ class Shape:
         return f"{self.gpus} {self.gpu} {self.gpu_memory_gib:g}GB" if self.gpus else ""
 
 
+@functools.lru_cache(maxsize=1024)
 def gpu_name(text: str) -> GpuName:
     """Raises NotANeed where nothing is left of it."""
     words = [word for word in _WORD.findall(text.lower()) if word not in _VENDOR]
@@ -157,6 +159,9 @@ class Needs:
         return (self.cpus is None or self.cpus.admits(shape.cpus)) and (
             self.memory is None or self.memory.admits(shape.memory_gib)
         )
+
+
+ANYTHING = Needs()
 
 
 def has_gpu(shape: Shape, need: GpuNeed) -> bool:

@@ -18,9 +18,17 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from spothop.catalog.needs import GpuName, GpuNeed, Needs, NotANeed, Shape, gpu_name, is_gpu
+from spothop.catalog.needs import (
+    ANYTHING,
+    GpuName,
+    GpuNeed,
+    Needs,
+    NotANeed,
+    Shape,
+    gpu_name,
+    is_gpu,
+)
 
-NOTHING = Needs()
 COLUMNS = ("cloud", "vm", "gpu", "gpus", "gpu_memory_gib", "cpus", "memory_gib", "arch", "prices")
 
 
@@ -87,7 +95,7 @@ class Catalogue:
 
     def matching(
         self,
-        needs: Needs = NOTHING,
+        needs: Needs = ANYTHING,
         *,
         cloud: str | None = None,
         region: str | None = None,

@@ -15,6 +15,7 @@ from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.api.places import check_places
+from spothop_master.api.resources import check_gpus, no_pool
 from spothop_master.api.storage import check_storage
 from spothop_master.core import placement
 from spothop_master.core.facts import Requirements
@@ -40,10 +41,11 @@ class PlanRequest(BaseModel):
 def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> PlanReply:
     spec = checked_spec(request.spec)
     offered = offers(services)
+    check_gpus(services.watcher, spec)
     choices = _order(services, offered, requirements_of(spec))
     if not choices:
         refuse_unanswered(services)  # one of those may have it
-        raise no_pool(spec)
+        raise no_pool(services.watcher, spec)
     may_use_storage(services, user, spec, try_out=user.may_write)
     with services.db.read() as session:
         known = pool_figures.of_pools(
@@ -81,28 +83,22 @@ def check_pools(services: Services, spec: JobSpec) -> None:
         offered = offers(services)
     except ApiError:
         return
+    check_gpus(services.watcher, spec)
     at_any_price = replace(requirements_of(spec), max_price=None)
     if not _order(services, offered, at_any_price) and not services.watcher.unanswered():
-        raise no_pool(spec)
-
-
-def no_pool(spec: JobSpec) -> ApiError:
-    kind = "spot" if spec.resources.spot else "on-demand"
-    return ApiError(
-        422,
-        "no_pool",
-        f"no {kind} pool of this master's clouds matches the job's `resources`",
-        "leave out cloud, region, zone, vm or max_price; `spothop pools` lists what there is",
-        field="resources",
-    )
+        raise no_pool(services.watcher, spec)
 
 
 def _order(
     services: Services, offered: Mapping[Pool, Offer], requirements: Requirements
 ) -> list[placement.Choice]:
-    prices = {pool: offer.info.price for pool, offer in offered.items()}
+    infos = [offer.info for offer in offered.values()]
     return placement.order(
-        prices, requirements, avoid_s=services.settings.avoid_s, now=services.clock()
+        {info.pool: info.price for info in infos},
+        requirements,
+        shapes={info.pool: info.shape for info in infos if info.shape is not None},
+        avoid_s=services.settings.avoid_s,
+        now=services.clock(),
     )
 
 

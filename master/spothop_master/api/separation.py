@@ -45,7 +45,7 @@ def refuse_user(services: Services, role: Role) -> None:
 
 def refuse_job(services: Services, session: Session, user: Principal, spec: JobSpec) -> None:
     """Of another user than the first one. Raises ApiError."""
-    wanted: Collection[str | None] = {choice.cloud for choice in spec.resources.any_of} or {None}
+    wanted: Collection[str | None] = {choice.cloud for choice in spec.resources.choices()} or {None}
     shared = [name for name in shared_clouds(services) if name in wanted or None in wanted]
     if shared and user.user_id != users.first_id(session):
         raise ApiError(

@@ -47,7 +47,7 @@ def check_storage(
     _check(FIELD, storage.url, SCHEMES)
     if not try_out or (given is None and urlsplit(default_url).scheme == "file"):
         return  # tried out when the master started
-    wanted = {choice.cloud for choice in spec.resources.any_of} or {None}
+    wanted = {choice.cloud for choice in spec.resources.choices()} or {None}
     same_sight = wanted <= {"local"} or set(clouds) == {"local"}
     if same_sight or urlsplit(storage.url).scheme != "file":
         ours = same_sight or bool(storageoptions.CREDENTIALS & storage.options.keys())

@@ -23,6 +23,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
+from spothop.catalog.needs import Shape
 from spothop.wire import AgentConfig, Dialect, Pool
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import Refused, Scope
@@ -137,6 +138,8 @@ class PoolInfo:
     grace_s: float
     """Promised time from the notice to the kill."""
     dialect: Dialect
+    shape: Shape | None = None
+    """What the VM type has, where the provider tells it; None: what the catalogue knows of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from spothop.backoff import delay_s
+from spothop.catalog.table import Catalogue, packaged
 from spothop.wire import Pool
 from spothop_master.clouds.base import Cloud, CloudError, CloudLimits, KeepsRecords, PoolInfo, Vm
 from spothop_master.core.evidence import EndCause
@@ -94,12 +95,15 @@ class CloudWatcher:
         clock: Callable[[], datetime],
         rng: random.Random,
         offers_every_s: float = 60.0,
+        catalogue: Catalogue | None = None,
     ) -> None:
+        """`catalogue` tells what VM types have of which their cloud says nothing."""
         self._clouds = clouds
         self._owner = owner
         self._executor = executor
         self._clock = clock
         self._rng = rng
+        self.catalogue = catalogue if catalogue is not None else packaged()
         self._offers_every = timedelta(seconds=offers_every_s)
         self._on_listing: list[Callable[[frozenset[str]], None]] = []
         self._on_offers: list[Callable[[], None]] = []
@@ -341,9 +345,15 @@ class CloudWatcher:
 
         return tell
 
+    def _shaped(self, info: PoolInfo) -> PoolInfo:
+        """What the provider tells of a VM type wins over the catalogue."""
+        if info.shape is not None:
+            return info
+        return replace(info, shape=self.catalogue.shape(info.pool.cloud, info.pool.vm))
+
     def _pools(self, cloud: str) -> Callable[[], None]:
         began_at, known = self._clock(), self._offers.get(cloud)
-        by_pool = {info.pool: info for info in self._clouds[cloud].pools()}
+        by_pool = {info.pool: self._shaped(info) for info in self._clouds[cloud].pools()}
         self._offers[cloud] = Offers(began_at=began_at, by_pool=by_pool)
         new = known is None or known.by_pool != by_pool
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from spothop.catalog.needs import ANYTHING, Needs, Shape
 from spothop.wire import (
     VM_LEAVING,
     AttemptState,
@@ -53,12 +54,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """One entry of `any_of`; None matches all."""
+    """One entry of `any_of`, with what holds for all; None matches all."""
 
     cloud: str | None = None
     region: str | None = None
     zone: str | None = None
     vm: str | None = None
+    needs: Needs = ANYTHING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class Requirements:
     max_duration_s: float | None = None
     nodes: int = 1
     """VMs of one attempt."""
+    image: str | None = None
+    disk_gb: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +227,8 @@ class Snapshot:
     """Of zones, regions and accounts, for all jobs."""
     offers: Mapping[Pool, float] | None = field(default=None)
     """USD an hour; None while no cloud has answered."""
+    shapes: Mapping[Pool, Shape] = field(default_factory=dict)
+    """What the VM types on offer have; of one that is missing nobody knows."""
     silent_together: bool = False
     """So many VMs of all jobs fell silent that it may be the master whom nobody reaches."""
     limits: Limits = Limits()

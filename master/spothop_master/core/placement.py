@@ -22,9 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from spothop.catalog.needs import Shape
 from spothop.wire import Pool, VmReason
 from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.refusals import FINAL, PoolRefusal
+
+NOTHING_KNOWN: Mapping[Pool, Shape] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +45,23 @@ def order(
     history: Sequence[VmFacts] = (),
     refusals: Sequence[PoolRefusal] = (),
     *,
+    shapes: Mapping[Pool, Shape] = NOTHING_KNOWN,
     avoid_s: float,
     now: datetime,
 ) -> list[Choice]:
     """In the order of `any_of`, then by price. Pools with trouble lately come last; the one
     whose trouble is longest ago is the first of these.
 
-    `history` is this job's VMs, `refusals` what pools answered to it. A preemption counts against
-    the whole zone: in a public record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals
-    were followed by another one within 3 minutes. A refusal counts against the pool alone.
+    What a job asks of a VM (GPU, CPUs, memory) is compared with `shapes`; a VM type that is not
+    among them is taken by its name only. `history` is this job's VMs, `refusals` what pools
+    answered to it. A preemption counts against the whole zone: in a public record of AWS p3 spot
+    VMs (Bamboo, NSDI 2023) three of four removals were followed by another one within 3 minutes. A
+    refusal counts against the pool alone.
     """
     known = {refusal.pool: refusal for refusal in refusals}
     ranked = []
     for pool, price in offers.items():
-        rank = _preference(pool, requirements)
+        rank = _preference(pool, requirements, shapes.get(pool))
         if rank is None or (requirements.max_price is not None and price > requirements.max_price):
             continue
         refusal = known.get(pool)
@@ -72,23 +78,24 @@ def order(
     ]
 
 
-def _preference(pool: Pool, requirements: Requirements) -> int | None:
+def _preference(pool: Pool, requirements: Requirements, shape: Shape | None) -> int | None:
     """Index of the first entry of `any_of` that it matches; None when there is none."""
     if pool.spot != requirements.spot:
         return None
     if not requirements.any_of:
         return 0
-    return next((i for i, match in enumerate(requirements.any_of) if _matches(pool, match)), None)
+    ranks = (i for i, match in enumerate(requirements.any_of) if _matches(pool, match, shape))
+    return next(ranks, None)
 
 
-def _matches(pool: Pool, match: Match) -> bool:
+def _matches(pool: Pool, match: Match, shape: Shape | None) -> bool:
     pairs = (
         (match.cloud, pool.cloud),
         (match.region, pool.region),
         (match.zone, pool.zone),
         (match.vm, pool.vm),
     )
-    return all(want is None or want == have for want, have in pairs)
+    return all(want is None or want == have for want, have in pairs) and match.needs.admits(shape)
 
 
 def _last_harm(

@@ -149,6 +149,7 @@ def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) ->
         job.requirements,
         snapshot.vms,
         snapshot.refusals,
+        shapes=snapshot.shapes,
         avoid_s=limits.avoid_s,
         now=snapshot.now,
     )
@@ -182,9 +183,7 @@ def _no_pool(snapshot: Snapshot) -> list[Action]:
         if any(_is_complete(snapshot, attempt) for attempt in snapshot.living):
             return [_back_off(snapshot, 99, f"{text}; the attempt with the notice goes on")]
         return finish(snapshot, JobState.FAILED, text)
-    return [
-        _back_off(snapshot, 99, "no cloud offers a pool that resources.any_of and max_price allow")
-    ]
+    return [_back_off(snapshot, 99, "no cloud offers a pool that the job's resources allow")]
 
 
 def _back_off(snapshot: Snapshot, failures: int, why: str) -> Wait:

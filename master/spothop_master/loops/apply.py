@@ -135,6 +135,8 @@ def _launch(
         user_data=user_data,
         tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
         max_price=asks.max_price,
+        image=asks.image,
+        disk_gb=asks.disk_gb,
         reads=reads,
         writes=writes,
     )

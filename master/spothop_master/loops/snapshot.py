@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from spothop.catalog.needs import Shape
 from spothop.jobspec import JobSpec
 from spothop.wire import (
     JOB_ACTIVE,
@@ -127,8 +128,10 @@ def snapshots_of(
     back_offs = refusals.back_offs(session) if launching else ()
     infos = observed.watcher.offers()
     offers: dict[Pool, float] | None = None
+    shapes: dict[Pool, Shape] = {}
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
+        shapes = {pool: info.shape for pool, info in infos.items() if info.shape is not None}
     requirements = _requirements(session, job_ids, observed)
     return {
         row.id: Snapshot(
@@ -139,6 +142,7 @@ def snapshots_of(
             refusals=refused.get(row.id, ()),
             back_offs=back_offs,
             offers=offers,
+            shapes=shapes,
             silent_together=together(*observed.silent(now)),
             limits=observed.limits,
             jitter=jitter(),

@@ -189,8 +189,14 @@ def requirements_of(spec: JobSpec) -> Requirements:
     asked = spec.resources
     return Requirements(
         any_of=tuple(
-            Match(cloud=each.cloud, region=each.region, zone=each.zone, vm=each.vm)
-            for each in asked.any_of
+            Match(
+                cloud=each.cloud,
+                region=each.region,
+                zone=each.zone,
+                vm=each.vm,
+                needs=each.needs(),
+            )
+            for each in asked.choices()
         ),
         spot=asked.spot,
         max_price=asked.max_price,
@@ -199,6 +205,8 @@ def requirements_of(spec: JobSpec) -> Requirements:
         hang_retries=spec.retries.hang,
         max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
         nodes=spec.nodes,
+        image=spec.image,
+        disk_gb=asked.disk,
     )
 
 

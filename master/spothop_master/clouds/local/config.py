@@ -70,6 +70,10 @@ class PoolConfig(Strict):
     """USD an hour."""
     grace_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Promised time from the notice to the kill."""
+    cpus: int | None = Field(default=None, ge=1)
+    """Virtual CPUs that it is said to have; None: those of this machine. Nobody is held to it."""
+    memory_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The same of its memory."""
     allocation_s: Delay = Delay(low=0.3, high=0.6)
     """From the request to running."""
     boot_s: Delay = Delay(low=0.3, high=0.6)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import random
 import shutil
 import signal
@@ -26,6 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from spothop.catalog.needs import Shape
 from spothop.wire import Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
@@ -106,8 +108,9 @@ class LocalCloud:
     def launch(self, spec: LaunchSpec, token: str) -> Vm:
         """Ask for one VM; returns while it is pending.
 
-        Raises NoCapacity, PriceTooHigh, BadRequest (unknown pool, or a token that was used for
-        another pool) and Unavailable (the directory cannot be used).
+        Raises NoCapacity, PriceTooHigh, BadRequest (unknown pool, an image, a disk larger than
+        ours, or a token that was used for another pool) and Unavailable (the directory cannot be
+        used).
         """
         offer = self._offer(spec)
         with self._exclusively():
@@ -169,11 +172,23 @@ class LocalCloud:
         if offer is None:
             known = ", ".join(str(pool) for pool in self._offers)
             raise BadRequest(f"the local cloud has no pool {spec.pool}; it has {known}")
+        if spec.image is not None:
+            raise BadRequest(f"the local cloud boots no image ({spec.image}); leave `image` out")
+        if spec.disk_gb is not None and spec.disk_gb > (has := self._disk_gb()):
+            raise BadRequest(
+                f"the job asks for a disk of {spec.disk_gb} GB; that of the local cloud has {has}"
+            )
         if spec.max_price is not None and offer.info.price > spec.max_price:
             raise PriceTooHigh(
                 f"{spec.pool} costs {offer.info.price:g} USD/h, more than {spec.max_price:g}"
             )
         return offer
+
+    def _disk_gb(self) -> int:
+        """Of the disk that all its VMs share."""
+        with _as_unavailable(self._root):
+            there = next(path for path in (self._root, *self._root.parents) if path.exists())
+            return shutil.disk_usage(there).total // 10**9
 
     def _known(self, spec: LaunchSpec, token: str) -> Vm | None:
         """The VM that this token made already."""
@@ -299,7 +314,13 @@ class LocalCloud:
 
 
 def _offers(config: LocalConfig) -> Iterator[_Offer]:
+    machine = _machine()
     for item in config.pools:
+        shape = Shape(
+            cpus=item.cpus or machine.cpus,
+            memory_gib=item.memory_gib or machine.memory_gib,
+            arch=machine.arch,
+        )
         for spot in (True, False):
             pool = Pool(cloud="local", region=item.region, zone=item.zone, vm=item.vm, spot=spot)
             info = PoolInfo(
@@ -308,8 +329,16 @@ def _offers(config: LocalConfig) -> Iterator[_Offer]:
                 on_demand_price=item.on_demand_price,
                 grace_s=item.grace_s,
                 dialect=item.dialect,
+                shape=shape,
             )
             yield _Offer(item, info)
+
+
+def _machine() -> Shape:
+    """This machine, its memory as it is sold: the kernel keeps some of it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    arch = {"aarch64": "arm64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+    return Shape(cpus=os.cpu_count() or 1, memory_gib=max(1.0, round(memory)), arch=arch)
 
 
 def _vm_id(token: str) -> str:
