@@ -1,102 +1,48 @@
 """What every cloud does alike; one rig per implementation, real or fake, runs the same tests.
 
-A rig makes the cloud, names one spot and one on-demand pool of it, and knows how to let its time
-pass. What only one cloud can do (scripts, metadata, processes) is tested elsewhere.
+The rigs, and what one of them cannot do, are in tests/fakes/cloud_rigs.py. What only one cloud can
+do (scripts, metadata, processes) is tested elsewhere.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from spothop.wire import AgentConfig, Dialect, Pool
+from fakes.cloud_rigs import CANNOT, RIGS, Rig, spec, token
+from spothop.wire import Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
+    Ambiguous,
+    AuthFailed,
     BadRequest,
-    Cloud,
     CloudVmState,
-    LaunchSpec,
+    KeepsRecords,
+    NoCapacity,
     PriceTooHigh,
+    Throttled,
     Vm,
 )
-from spothop_master.clouds.local.config import LocalConfig
-from spothop_master.clouds.local.driver import LocalCloud
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.refusals import Scope
 from support.waiting import WITHIN_S
 
-RUN = uuid.uuid4().hex
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test over the rigs that can do what it needs."""
+    if "rig" in metafunc.fixturenames:
+        needed = [name for mark in metafunc.definition.iter_markers("needs") for name in mark.args]
+        able = [name for name in RIGS if not set(needed) & set(CANNOT.get(name, {}))]
+        metafunc.parametrize("rig", able, indirect=True)
 
 
-def token(name: str) -> str:
-    """Of this process alone: VMs of one token have one id, and whoever buries one of them ends the
-    processes of all, wherever they were launched."""
-    return f"{name}-{RUN}"
-
-
-class Rig(Protocol):
-    """One implementation under test."""
-
-    cloud: Cloud
-    spot: Pool
-    on_demand: Pool
-
-    def pass_time(self) -> None:
-        """A little of the cloud's time: waits for a real one, moves a fake one's clock."""
-
-    def close(self) -> None: ...
-
-
-class LocalRig:
-    """The local cloud with agents that do nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        config = LocalConfig.model_validate(
-            {
-                "directory": folder / "cloud",
-                "isolation": "processes",
-                "agent_command": ["/bin/sh", "-c", "sleep 600"],
-                "pools": [
-                    {
-                        "region": "r",
-                        "zone": "z",
-                        "vm": "small",
-                        "dialect": "gcp",
-                        "price": 0.2,
-                        "on_demand_price": 0.6,
-                        "grace_s": 0.5,
-                        "allocation_s": [0, 0.05],
-                        "boot_s": [0, 0.05],
-                    }
-                ],
-            }
-        )
-        self.cloud: Cloud = LocalCloud(config)
-        self.spot = Pool(cloud="local", region="r", zone="z", vm="small")
-        self.on_demand = self.spot.model_copy(update={"spot": False})
-
-    def pass_time(self) -> None:
-        time.sleep(0.01)
-
-    def close(self) -> None:
-        owners = ("us", "them")
-        for owner in owners:
-            for vm in self.cloud.list(owner):
-                self.cloud.terminate(vm.id)
-        for owner in owners:
-            wait(self, lambda owner=owner: all(vm.ended_at for vm in self.cloud.list(owner)))  # type: ignore[misc]
-
-
-RIGS: dict[str, Callable[[Path], Rig]] = {"local": LocalRig}
-
-
-@pytest.fixture(params=RIGS)
+@pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = RIGS[request.param](tmp_path)
+    made = RIGS[request.param](tmp_path, lambda: request.getfixturevalue("aws"))
     yield made
     made.close()
 
@@ -108,17 +54,13 @@ def wait(rig: Rig, condition: Callable[[], bool]) -> None:
         rig.pass_time()
 
 
-def spec(pool: Pool, *, owner: str = "us", max_price: float | None = None) -> LaunchSpec:
-    user_data = AgentConfig(
-        master="http://127.0.0.1:9", token="join", vm="vm-1", dialect=Dialect.GCP, directory="/x"
-    )
-    tags = {OWNER_TAG: owner, "job": "j1"}
-    return LaunchSpec(pool=pool, user_data=user_data, tags=tags, max_price=max_price)
-
-
 def listed(rig: Rig, vm: Vm, *, owner: str = "us") -> Vm:
     [found] = [item for item in rig.cloud.list(owner) if item.id == vm.id]
     return found
+
+
+def ids(rig: Rig, owner: str = "us") -> list[str]:
+    return [vm.id for vm in rig.cloud.list(owner)]
 
 
 def running(rig: Rig, pool: Pool, name: str = "t1") -> Vm:
@@ -175,7 +117,7 @@ def test_a_price_above_the_cap_is_refused(rig: Rig) -> None:
 
 def test_owners_see_their_own_vms_only(rig: Rig) -> None:
     ours = rig.cloud.launch(spec(rig.spot), token("t1"))
-    theirs = rig.cloud.launch(spec(rig.spot, owner="them"), "t2")
+    theirs = rig.cloud.launch(spec(rig.spot, owner="them"), token("t2"))
     assert [vm.id for vm in rig.cloud.list("us")] == [ours.id]
     assert [vm.id for vm in rig.cloud.list("them")] == [theirs.id]
     assert list(rig.cloud.list("nobody")) == []
@@ -193,7 +135,24 @@ def test_termination_is_over_when_the_listing_says_so_and_may_be_repeated(rig: R
     assert ended.ended_at >= ended.running_at
     rig.cloud.terminate(vm.id)
     assert listed(rig, vm) == ended
+    assert rig.left() == []
+
+
+@pytest.mark.needs("relaunch_ended")
+def test_the_token_of_a_vm_that_ended_answers_with_it(rig: Rig) -> None:
+    vm = running(rig, rig.spot)
+    rig.cloud.terminate(vm.id)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert rig.cloud.launch(spec(rig.spot), token("t1")).state is CloudVmState.TERMINATED
+
+
+def test_the_token_of_a_vm_that_ended_makes_no_other(rig: Rig) -> None:
+    vm = running(rig, rig.spot)
+    rig.cloud.terminate(vm.id)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
+    with suppress(Ambiguous):  # then the listing decides
+        assert rig.cloud.launch(spec(rig.spot), token("t1")).id == vm.id
+    assert ids(rig) == [vm.id]
 
 
 @pytest.mark.parametrize("vm_id", ["", "lvm-0000000000000000", "../vms", "i-1", "/etc"])
@@ -208,8 +167,17 @@ def test_a_vm_can_be_terminated_before_it_runs(rig: Rig) -> None:
     assert listed(rig, vm).cause is EndCause.TERMINATED
 
 
-@pytest.mark.parametrize("notice_s", [None, 0.0, 0.1])
-def test_the_eviction_test_ends_a_spot_vm_as_preempted(rig: Rig, notice_s: float | None) -> None:
+def test_the_eviction_test_ends_a_spot_vm_as_preempted(rig: Rig) -> None:
+    vm = running(rig, rig.spot)
+    rig.cloud.preempt(vm.id)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
+    assert listed(rig, vm).cause is EndCause.PREEMPTED
+    assert rig.left() == []
+
+
+@pytest.mark.needs("short_notice")
+@pytest.mark.parametrize("notice_s", [0.0, 0.1])
+def test_the_eviction_test_takes_less_notice_than_promised(rig: Rig, notice_s: float) -> None:
     vm = running(rig, rig.spot)
     rig.cloud.preempt(vm.id, notice_s)
     wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
@@ -234,3 +202,130 @@ def test_a_termination_during_a_notice_counts_as_asked_for(rig: Rig) -> None:
     rig.cloud.terminate(vm.id)
     wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
     assert listed(rig, vm).cause is EndCause.TERMINATED
+
+
+# --- a cloud that refuses ---------------------------------------------------------------------
+
+
+def test_a_launch_that_is_refused_leaves_nothing(rig: Rig) -> None:
+    rig.refuse()
+    with pytest.raises(NoCapacity) as raised:
+        rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert raised.value.scope is Scope.POOL
+    assert ids(rig) == []
+    assert rig.cloud.launch(spec(rig.spot), token("t2")).token == token("t2")
+
+
+def test_a_refused_token_may_be_used_again(rig: Rig) -> None:
+    rig.refuse()
+    with pytest.raises(NoCapacity):
+        rig.cloud.launch(spec(rig.spot), token("t1"))
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert ids(rig) == [vm.id]
+
+
+def test_a_refusal_that_comes_later_is_told_by_the_listing(rig: Rig) -> None:
+    rig.refuse_later()
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert vm.error is None
+    wait(rig, lambda: listed(rig, vm).error is not None)
+    refused = listed(rig, vm)
+    assert isinstance(refused.error, NoCapacity)
+    assert refused.running_at is None
+    assert refused.cause is not EndCause.PREEMPTED
+    rig.cloud.terminate(vm.id)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
+    assert rig.left() == []
+
+
+@pytest.mark.needs("throttle")
+def test_a_launch_that_is_one_too_many_is_throttled_for_the_account(rig: Rig) -> None:
+    rig.throttle()
+    with pytest.raises(Throttled) as raised:
+        rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert (raised.value.scope, raised.value.code) == (Scope.ACCOUNT, "RequestLimitExceeded")
+    assert ids(rig) == []
+
+
+@pytest.mark.needs("expire")
+def test_with_expired_credentials_every_call_says_so(rig: Rig) -> None:
+    vm = running(rig, rig.spot)
+    rig.expire()
+    with pytest.raises(AuthFailed) as raised:
+        rig.cloud.launch(spec(rig.spot), token("t2"))
+    assert raised.value.scope is Scope.ACCOUNT
+    with pytest.raises(AuthFailed):
+        rig.cloud.list("us")
+    with pytest.raises(AuthFailed):
+        rig.cloud.terminate(vm.id)
+    rig.renew()
+    assert ids(rig) == [vm.id]
+
+
+# --- answers that are not clear -----------------------------------------------------------------
+
+
+@pytest.mark.needs("lose_answer")
+def test_a_launch_whose_answer_is_lost_is_found_by_its_token(rig: Rig) -> None:
+    rig.lose_answer()
+    with pytest.raises(Ambiguous):
+        rig.cloud.launch(spec(rig.spot), token("t1"))
+    [made] = rig.cloud.list("us")
+    assert made.token == token("t1")
+    assert rig.cloud.launch(spec(rig.spot), token("t1")).id == made.id
+    assert ids(rig) == [made.id]
+
+
+@pytest.mark.needs("lose_request")
+def test_a_launch_that_never_arrived_looks_the_same_and_may_be_repeated(rig: Rig) -> None:
+    rig.lose_request()
+    with pytest.raises(Ambiguous):
+        rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert ids(rig) == []
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert ids(rig) == [vm.id]
+
+
+@pytest.mark.needs("hide")
+def test_a_new_vm_may_be_missing_from_listings_no_longer_than_the_cloud_says(rig: Rig) -> None:
+    rig.hide()
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
+    assert ids(rig) == []
+    assert rig.cloud.launch(spec(rig.spot), token("t1")).id == vm.id
+    assert rig.cloud.limits.settle_s > 0
+    wait(rig, lambda: ids(rig) == [vm.id])
+
+
+@pytest.mark.needs("hide")
+def test_a_vm_that_the_listing_does_not_show_yet_can_be_terminated(rig: Rig) -> None:
+    """At once, or, where the cloud does not know it yet either, once it is listed."""
+    rig.hide()
+    vm = rig.cloud.launch(spec(rig.spot), token("t1"))
+    rig.cloud.terminate(vm.id)
+    wait(rig, lambda: ids(rig) == [vm.id])
+    rig.cloud.terminate(vm.id)
+    wait(rig, lambda: listed(rig, vm).state is CloudVmState.TERMINATED)
+    assert rig.left() == []
+
+
+# --- ends that nobody sees ----------------------------------------------------------------------
+
+
+def test_a_preempted_vm_may_vanish_from_the_listing(rig: Rig) -> None:
+    rig.vanish_preempted()
+    vm = running(rig, rig.spot)
+    other = running(rig, rig.spot, "t2")
+    rig.cloud.preempt(vm.id)
+    wait(rig, lambda: ids(rig) == [other.id])
+    rig.cloud.terminate(vm.id)
+    if isinstance(rig.cloud, KeepsRecords):
+        assert rig.cloud.end_cause(vm.id) in (EndCause.PREEMPTED, None)
+
+
+@pytest.mark.needs("stray")
+def test_vms_with_our_tag_are_found_wherever_they_come_from(rig: Rig) -> None:
+    vm_id = rig.stray()
+    assert ids(rig) == [vm_id]
+    rig.cloud.terminate(vm_id)
+    wait(rig, lambda: all(vm.state is CloudVmState.TERMINATED for vm in rig.cloud.list("us")))
+    assert rig.left() == []

@@ -11,11 +11,13 @@ from spothop.wire import AgentConfig, Dialect, Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
+    BadRequest,
     CloudError,
     CloudLimits,
     CloudVmState,
     LaunchSpec,
     PoolInfo,
+    PriceTooHigh,
     Vm,
 )
 from spothop_master.core.evidence import EndCause
@@ -99,6 +101,8 @@ class FakeCloud:
     settle_s: float = 5.0
     separates_users: bool = True
     zones: tuple[str, ...] = ("a", "b", "c")
+    on_demand: bool = False
+    """It offers its zones on demand too."""
     allocation_s: float = 2.0
     termination_s: float = 1.0
     grace_s: float = 30.0
@@ -128,13 +132,14 @@ class FakeCloud:
         self._answer()
         return [
             PoolInfo(
-                pool=self.pool(zone),
-                price=1.0 + i / 10,
+                pool=self.pool(zone).model_copy(update={"spot": spot}),
+                price=1.0 + i / 10 if spot else 3.0,
                 on_demand_price=3.0,
                 grace_s=self.grace_s,
                 dialect=Dialect.AWS,
             )
             for i, zone in enumerate(self.zones)
+            for spot in ((True, False) if self.on_demand else (True,))
         ]
 
     def pool(self, zone: str) -> Pool:
@@ -143,7 +148,10 @@ class FakeCloud:
     def launch(self, spec: LaunchSpec, token: str) -> Vm:
         known = next((m for m in self.machines.values() if m.token == token), None)
         if known is not None:
+            if known.pool != spec.pool:
+                raise BadRequest(f"token {token!r} was used for {known.pool}, not for {spec.pool}")
             return self._view(known)
+        self._check(spec)
         self.launches.append(spec)
         planned = self.script.popleft() if self.script else None
         if isinstance(planned, CloudError):
@@ -168,6 +176,13 @@ class FakeCloud:
         if isinstance(planned, AmbiguousAfter):
             raise Ambiguous("connection lost after the request was sent")
         return self._view(machine)
+
+    def _check(self, spec: LaunchSpec) -> None:
+        if spec.pool.zone not in self.zones:
+            raise BadRequest(f"no zone {spec.pool.zone}")
+        price = 1.0 + self.zones.index(spec.pool.zone) / 10
+        if spec.pool.spot and spec.max_price is not None and spec.max_price < price:
+            raise PriceTooHigh(f"{spec.pool} costs {price:g} USD/h")
 
     def list(self, owner: str) -> Sequence[Vm]:
         self._answer()
@@ -197,7 +212,13 @@ class FakeCloud:
             machine.end(at, EndCause.TERMINATED)
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
-        machine, now = self.machines[vm_id], self.clock()
+        machine, now = self.machines.get(vm_id), self.clock()
+        if machine is None:
+            raise BadRequest(f"no VM {vm_id}")
+        if not machine.pool.spot:
+            raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
+        if machine.state(now) is CloudVmState.TERMINATED:
+            raise BadRequest(f"VM {vm_id} has ended")
         left = timedelta(seconds=self.grace_s if notice_s is None else notice_s)
         if left:
             machine.notice_at, machine.deadline_at = now, now + left
@@ -230,6 +251,6 @@ class FakeCloud:
             requested_at=machine.requested_at,
             running_at=machine.running_at if runs else None,
             error=machine.error if machine.failed(now) else None,
-            ended_at=machine.ends_at if over else None,
+            ended_at=(machine.ends_at or machine.running_at) if over else None,
             tags=machine.tags,
         )

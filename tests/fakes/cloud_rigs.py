@@ -1,0 +1,236 @@
+"""One rig for each cloud that the contract suite runs over: makes it, and makes it misbehave.
+
+What a cloud cannot do is stated here, in `CANNOT`, and nowhere else; the suite runs all the rest.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fakes.fake_cloud import AmbiguousAfter, FailsLater, FakeClock, FakeCloud
+from spothop.wire import AgentConfig, Dialect, Pool
+from spothop_master.clouds.base import (
+    OWNER_TAG,
+    Ambiguous,
+    AuthFailed,
+    Cloud,
+    LaunchSpec,
+    NoCapacity,
+    Throttled,
+)
+from spothop_master.clouds.local.config import LocalConfig
+from spothop_master.clouds.local.driver import LocalCloud
+
+RUN = uuid.uuid4().hex[:12]
+
+CANNOT: Mapping[str, Mapping[str, str]] = {
+    "local": {
+        "throttle": "nobody counts its calls",
+        "expire": "it has no credentials",
+        "lose_answer": "its calls are calls of functions; what a crash in the midst of one leaves"
+        " is tested in tests/integration/test_local_cloud.py",
+        "lose_request": "as above",
+        "hide": "its listing is the folder in which a launch makes the VM",
+    },
+    "fake": {
+        "stray": "it has one way to launch only",
+    },
+}
+"""Cloud -> a method of its rig, or a mark of the suite -> why not."""
+
+
+class Rig(Protocol):
+    """One implementation under test. Each fault strikes once, or as it says."""
+
+    cloud: Cloud
+    spot: Pool
+    on_demand: Pool
+
+    def pass_time(self) -> None:
+        """A little of the cloud's time: waits for a real one, moves a fake one's clock."""
+
+    def refuse(self) -> None:
+        """The next launch of `spot` is refused for lack of capacity."""
+
+    def refuse_later(self) -> None:
+        """The next launch of `spot` is accepted, and refused for lack of capacity then."""
+
+    def hide(self) -> None:
+        """New VMs are missing from listings for a while."""
+
+    def throttle(self) -> None:
+        """The next call is one too many."""
+
+    def expire(self) -> None:
+        """Credentials have expired, for every call until `renew`."""
+
+    def renew(self) -> None: ...
+
+    def lose_answer(self) -> None:
+        """The answer of the next launch is lost, and the VM is made."""
+
+    def lose_request(self) -> None:
+        """The next launch does not reach the cloud, and looks the same from here."""
+
+    def vanish_preempted(self) -> None:
+        """VMs that are preempted are listed no more."""
+
+    def stray(self) -> str:
+        """Somebody launched a VM with our tag of whom our configuration knows nothing; its id."""
+
+    def left(self) -> list[str]:
+        """What the account still holds of VMs, disks and addresses with the tag of `us`."""
+
+    def close(self) -> None: ...
+
+
+class LocalRig:
+    """The local cloud with agents that do nothing."""
+
+    name = "local"
+
+    def __init__(self, folder: Path, make_aws: Callable[[], Any]) -> None:
+        self._folder = folder
+        self._pool: dict[str, Any] = {}
+        self._all: dict[str, Any] = {}
+        self.spot = Pool(cloud="local", region="r", zone="z", vm="small")
+        self.on_demand = self.spot.model_copy(update={"spot": False})
+        self.cloud: Cloud = self._make()
+
+    def _make(self, *, zone: str = "z") -> LocalCloud:
+        config = LocalConfig.model_validate(
+            {
+                "directory": self._folder / "cloud",
+                "isolation": "processes",
+                "agent_command": ["/bin/sh", "-c", "sleep 600"],
+                "pools": [
+                    {
+                        "region": "r",
+                        "zone": zone,
+                        "vm": "small",
+                        "dialect": "gcp",
+                        "price": 0.2,
+                        "on_demand_price": 0.6,
+                        "grace_s": 0.5,
+                        "allocation_s": [0, 0.05],
+                        "boot_s": [0, 0.05],
+                        **self._pool,
+                    }
+                ],
+                **self._all,
+            }
+        )
+        return LocalCloud(config)
+
+    def pass_time(self) -> None:
+        time.sleep(0.01)
+
+    def refuse(self) -> None:
+        self._pool["refuse"] = 1
+        self.cloud = self._make()
+
+    def refuse_later(self) -> None:
+        self._pool["fail"] = 1
+        self.cloud = self._make()
+
+    def vanish_preempted(self) -> None:
+        self._all["list_preempted"] = False
+        self.cloud = self._make()
+
+    def stray(self) -> str:
+        elsewhere = self._make(zone="other")
+        pool = self.spot.model_copy(update={"zone": "other"})
+        return elsewhere.launch(spec(pool), token("stray")).id
+
+    def left(self) -> list[str]:
+        return [vm.id for vm in self.cloud.list("us") if vm.ended_at is None]
+
+    def hide(self) -> None:
+        raise NotImplementedError
+
+    throttle = expire = renew = lose_answer = lose_request = hide
+
+    def close(self) -> None:
+        living = [vm for owner in ("us", "them") for vm in self.cloud.list(owner)]
+        for vm in living:
+            self.cloud.terminate(vm.id)
+        while any(not vm.ended_at for owner in ("us", "them") for vm in self.cloud.list(owner)):
+            self.pass_time()
+
+
+class FakeRig:
+    """The cloud in memory that the tests of the loops use."""
+
+    name = "fake"
+
+    def __init__(self, folder: Path, make_aws: Callable[[], Any]) -> None:
+        self.fake = FakeCloud(clock=FakeClock(), on_demand=True)
+        self.cloud: Cloud = self.fake
+        self.spot = self.fake.pool("a")
+        self.on_demand = self.spot.model_copy(update={"spot": False})
+
+    def pass_time(self) -> None:
+        self.fake.clock.advance(0.5)
+
+    def refuse(self) -> None:
+        self.fake.script.append(NoCapacity("a: none left"))
+
+    def refuse_later(self) -> None:
+        self.fake.script.append(FailsLater(NoCapacity("a: none left")))
+
+    def hide(self) -> None:
+        self.fake.hidden_s = 3.0
+
+    def throttle(self) -> None:
+        self.fake.script.append(Throttled("slow down", code="RequestLimitExceeded"))
+
+    def expire(self) -> None:
+        self.fake.away = AuthFailed("expired", code="RequestExpired")
+        self.fake.refusing["a"] = self.fake.away
+
+    def renew(self) -> None:
+        self.fake.away = None
+        self.fake.refusing.clear()
+
+    def lose_answer(self) -> None:
+        self.fake.script.append(AmbiguousAfter())
+
+    def lose_request(self) -> None:
+        self.fake.script.append(Ambiguous("connection lost"))
+
+    def vanish_preempted(self) -> None:
+        self.fake.lists_preempted = False
+
+    def stray(self) -> str:
+        raise NotImplementedError
+
+    def left(self) -> list[str]:
+        return [vm.id for vm in self.fake.list("us") if vm.ended_at is None]
+
+    def close(self) -> None: ...
+
+
+RIGS: dict[str, Callable[[Path, Callable[[], Any]], Rig]] = {"local": LocalRig, "fake": FakeRig}
+
+
+def token(name: str) -> str:
+    """Of this process alone: VMs of one token have one id, and whoever buries one of them ends the
+    processes of all, wherever they were launched."""
+    return f"{name}-{RUN}"
+
+
+def spec(pool: Pool, *, owner: str = "us", max_price: float | None = None) -> LaunchSpec:
+    user_data = AgentConfig(
+        master="http://127.0.0.1:9", token="join", vm="vm-1", dialect=Dialect.GCP, directory="/x"
+    )
+    return LaunchSpec(
+        pool=pool,
+        user_data=user_data,
+        script="#!/bin/sh\nexit 0\n",
+        tags={OWNER_TAG: owner, "job": "j1"},
+        max_price=max_price,
+    )
