@@ -1,0 +1,286 @@
+"""`AwsCloud`: the `Cloud` protocol over EC2."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from spothop_master.clouds.aws import errors, reading, requests
+from spothop_master.clouds.aws.calls import AwsCalls, Caller
+from spothop_master.clouds.aws.config import AwsConfig
+from spothop_master.clouds.aws.offers import GRACE_S, Offers, VmType, types_of
+from spothop_master.clouds.base import (
+    AuthFailed,
+    BadRequest,
+    CloudError,
+    CloudLimits,
+    LaunchSpec,
+    PoolInfo,
+    PriceTooHigh,
+    Vm,
+)
+from spothop_master.core.evidence import EndCause
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 120.0
+"""EC2's API is eventually consistent; its documentation names no bound, people saw seconds."""
+JOIN_TIMEOUT_S = 900.0
+"""GPU images take minutes to boot, larger VMs longer."""
+LIST_EVERY_S, LIST_EVERY_REGION_S = 6.0, 5.0
+"""A listing is two requests a region: so there are 24 in a minute at most."""
+IMAGES_EVERY = timedelta(hours=1)
+_PARAMETER = "resolve:ssm:"
+
+
+class AwsCloud:
+    """VMs of one AWS account in the regions of its configuration. Thread-safe."""
+
+    name = "aws"
+    separates_users = True
+
+    def __init__(
+        self,
+        config: AwsConfig,
+        *,
+        types: Mapping[str, VmType] | None = None,
+        calls: Caller | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        """`types`: those of the catalogue. Calls nothing, and imports no SDK."""
+        self._config = config
+        self._types = types_of(config, types or {})
+        self._calls = calls or AwsCalls(profile=config.profile, endpoint_url=config.endpoint_url)
+        self._now = now
+        self._offers = Offers(config, self._types, self._calls, now=now)
+        self._moments = reading.Moments()
+        self._region_of: dict[str, str] = {}
+        """Where VMs are that were launched or listed here; others are looked for."""
+        self._images: dict[tuple[str, str], tuple[datetime, requests.Image]] = {}
+        self._without_status: set[str] = set()
+        """Regions that do not let us ask for spot requests."""
+        self._lock = threading.Lock()
+
+    @property
+    def limits(self) -> CloudLimits:
+        return CloudLimits(
+            list_every_s=max(LIST_EVERY_S, LIST_EVERY_REGION_S * len(self._config.regions)),
+            settle_s=SETTLE_S,
+            join_timeout_s=JOIN_TIMEOUT_S,
+            launches_per_s=self._config.launches_per_s,
+            launches_in_burst=5,
+        )
+
+    # --- pools ----------------------------------------------------------------------------------
+
+    def pools(self) -> Sequence[PoolInfo]:
+        """Every VM type that a zone has, where a VM can be placed and its prices are known.
+
+        Raises AuthFailed, Throttled and Unavailable.
+        """
+        return self._offers.read()
+
+    # --- launch ---------------------------------------------------------------------------------
+
+    def launch(self, spec: LaunchSpec, token: str) -> Vm:
+        """RunInstances, once. Raises every CloudError there is."""
+        pool = spec.pool
+        region = self._config.regions.get(pool.region)
+        if pool.cloud != self.name or region is None:
+            raise BadRequest(f"{pool}: its region is none of {', '.join(self._config.regions)}")
+        price = self._offers.spot_price(pool) if pool.spot else None
+        if spec.max_price is not None and price is not None and price > spec.max_price:
+            raise PriceTooHigh(f"{pool} costs {price:g} USD/h, more than {spec.max_price:g}")
+        known = self._types.get(pool.vm, VmType(prices={}))
+        named = spec.image or self._config.image_for(pool.region, gpu=known.gpu, arch=known.arch)
+        place = requests.Place(
+            zone=pool.zone,
+            subnet=region.subnets.get(pool.zone),
+            security_groups=tuple(region.security_groups),
+        )
+        request = requests.run_instances(
+            spec,
+            token,
+            image=self._image(pool.region, named),
+            place=place,
+            profile=self._config.instance_profile,
+            disk_gb=self._config.disk_gb,
+        )
+        answer = self._calls.call("ec2", pool.region, "run_instances", **request)
+        [instance] = answer["Instances"]
+        return self._read([instance], pool.region, {})[0]
+
+    def _image(self, region: str, named: str) -> requests.Image:
+        """Asked for once an hour: what a parameter names changes with the image's releases."""
+        with self._lock:
+            known = self._images.get((region, named))
+        if known is not None and timedelta() <= self._now() - known[0] < IMAGES_EVERY:
+            return known[1]
+        image_id = named
+        if named.startswith(_PARAMETER):
+            name = named.removeprefix(_PARAMETER)
+            answer = self._calls.call("ssm", region, "get_parameter", Name=name)
+            image_id = answer["Parameter"]["Value"]
+        answer = self._calls.call("ec2", region, "describe_images", ImageIds=[image_id])
+        found = reading.image(answer)
+        if found is None:
+            raise BadRequest(f"no image {image_id} in {region} that we may use")
+        with self._lock:
+            self._images[region, named] = self._now(), found
+        return found
+
+    # --- listing --------------------------------------------------------------------------------
+
+    def list(self, owner: str) -> Sequence[Vm]:
+        """Of all regions, those that ended in the last hour or so included. Raises CloudError when
+        one region does not answer."""
+        found = [vm for region in self._config.regions for vm in self._listed(region, owner)]
+        with self._lock:
+            self._moments.only(vm.id for vm in found)
+        return sorted(found, key=lambda vm: (vm.requested_at, vm.id))
+
+    def _listed(self, region: str, owner: str) -> Sequence[Vm]:
+        question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
+        pages = self._calls.pages("ec2", region, "describe_instances", **question)
+        rows = [*reading.instances(pages)]
+        asks = region not in self._without_status and any(map(reading.is_spot_and_alive, rows))
+        return self._read(rows, region, self._statuses(region, owner) if asks else {})
+
+    def _statuses(self, region: str, owner: str) -> dict[str, reading.SpotStatus]:
+        """What spot requests say: that EC2 takes a VM is to be seen there while it still runs."""
+        question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
+        try:
+            return reading.spot_statuses(
+                self._calls.pages("ec2", region, "describe_spot_instance_requests", **question)
+            )
+        except AuthFailed as error:
+            self._without_status.add(region)
+            log.warning("AWS %s: notices are not seen from outside: %s", region, error)
+            return {}
+
+    def _read(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        region: str,
+        statuses: Mapping[str, reading.SpotStatus],
+    ) -> builtins.list[Vm]:
+        with self._lock:
+            found = [
+                reading.vm(
+                    row, region, statuses.get(row["InstanceId"]), self._moments, now=self._now()
+                )
+                for row in rows
+            ]
+            self._region_of.update((vm.id, region) for vm in found)
+        return found
+
+    def end_cause(self, vm_id: str) -> EndCause | None:
+        """What the spot request says of a VM that is not listed any more. Raises CloudError."""
+        wanted = [{"Name": "instance-id", "Values": [vm_id]}]
+        for region in self._where(vm_id):
+            pages = self._calls.pages(
+                "ec2", region, "describe_spot_instance_requests", Filters=wanted
+            )
+            status = reading.spot_statuses(pages).get(vm_id)
+            if status is not None and status.ended:
+                return EndCause.PREEMPTED if status.takes else EndCause.TERMINATED
+        return None
+
+    def _where(self, vm_id: str) -> Sequence[str]:
+        """The region of this VM, or all of them."""
+        with self._lock:
+            known = self._region_of.get(vm_id)
+        return [known] if known is not None else [*self._config.regions]
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def terminate(self, vm_id: str) -> None:
+        """TerminateInstances. Right after a launch EC2 may not know the VM: then nothing happens,
+        and whoever wants its end asks again. Raises CloudError."""
+        for region in self._where(vm_id):
+            try:
+                self._calls.call("ec2", region, "terminate_instances", InstanceIds=[vm_id])
+            except CloudError as error:
+                if error.code not in errors.GONE:
+                    raise
+
+    def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
+        """Let AWS's Fault Injection Service take a spot VM back: a rebalance recommendation at
+        once, the notice 120 s before the end, as when EC2 does it.
+
+        `notice_s` is rounded to minutes. Raises BadRequest (unknown or ended VM, on-demand VM, less
+        than the 120 s that AWS always gives) and other CloudErrors.
+        """
+        if notice_s is not None and not notice_s >= GRACE_S:
+            raise BadRequest(
+                f"notice_s is {notice_s}; AWS warns {GRACE_S:g} s ahead and takes no less; leave it"
+                " out"
+            )
+        region, owner_id, instance = self._find(vm_id)
+        partition = _partition(region)
+        role = self._config.interruption_role
+        if not role.startswith("arn:"):
+            role = f"arn:{partition}:iam::{owner_id}:role/{role}"
+        template = requests.interruption(
+            f"arn:{partition}:ec2:{region}:{owner_id}:instance/{vm_id}",
+            role_arn=role,
+            after_s=notice_s or GRACE_S,
+            token=f"{vm_id}-{self._now():%Y%m%d%H%M%S}",
+            tags=reading.own_tags(instance),
+        )
+        made = self._calls.call("fis", region, "create_experiment_template", **template)
+        template_id = made["experimentTemplate"]["id"]
+        try:
+            self._calls.call(
+                "fis",
+                region,
+                "start_experiment",
+                experimentTemplateId=template_id,
+                clientToken=template["clientToken"],
+            )
+        finally:
+            try:
+                self._calls.call("fis", region, "delete_experiment_template", id=template_id)
+            except CloudError as error:  # it costs nothing, and the VM is what matters
+                log.warning("AWS %s: FIS keeps template %s: %s", region, template_id, error)
+
+    def _find(self, vm_id: str) -> tuple[str, str, Mapping[str, Any]]:
+        """Region, account and description of a spot VM that runs."""
+        wanted = [{"Name": "instance-id", "Values": [vm_id]}]
+        for region in self._where(vm_id):
+            answer = self._calls.call("ec2", region, "describe_instances", Filters=wanted)
+            for reservation in answer["Reservations"]:
+                for instance in reservation["Instances"]:
+                    if instance["State"]["Name"] not in ("pending", "running"):
+                        raise BadRequest(f"VM {vm_id} has ended")
+                    if instance.get("InstanceLifecycle") != "spot":
+                        raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
+                    return region, reservation["OwnerId"], instance
+        raise BadRequest(f"no VM {vm_id} in AWS")
+
+    # --- what costs money beside VMs ------------------------------------------------------------
+
+    def remains(self, owner: str) -> Sequence[reading.Remain]:
+        """Disks and addresses with this owner's tag that no VM has. Raises CloudError."""
+        found: builtins.list[reading.Remain] = []
+        for region in self._config.regions:
+            loose = requests.of_owner(owner, status=["available"])
+            pages = self._calls.pages("ec2", region, "describe_volumes", **loose)
+            found += reading.volumes(pages, region)
+            ours = requests.of_owner(owner)
+            found += reading.addresses(
+                self._calls.call("ec2", region, "describe_addresses", **ours), region
+            )
+        return found
+
+
+def _partition(region: str) -> str:
+    """The part of AWS that a region belongs to, as ARNs name it."""
+    for prefix, partition in (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov")):
+        if region.startswith(prefix):
+            return partition
+    return "aws"
