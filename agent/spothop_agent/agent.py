@@ -102,7 +102,9 @@ class Agent:
         self._paths = AgentPaths(Path(config.directory))
         self._reserve = Reserve(self._paths.reserve, config.reserve_bytes)
         self._state = StateFile(self._paths.state, self._reserve.release)
-        self._link = MasterLink(config.master, clock=clock, rng=rng, transport=transport)
+        self._link = MasterLink(
+            config.master, clock=clock, rng=rng, ca=config.ca, transport=transport
+        )
         self._spool = Spool(self._paths.spool, clock.boottime, self._reserve.release)
         self._threads = Threads()
         self._retrier = StorageRetrier(rng, threads=self._threads)

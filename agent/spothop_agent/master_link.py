@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import httpx
 from pydantic import ValidationError
 
 from spothop.backoff import delay_s
+from spothop.tls import trusting
 from spothop.wire import (
     LOGS_RIDE,
     AnyDirective,
@@ -88,12 +88,6 @@ def backoff_s(failures: int, rng: random.Random) -> float:
     )
 
 
-def tls(url: str) -> ssl.SSLContext | bool:
-    """Which certificate authorities to trust. Reading all of them takes 20 ms, so that is done for
-    https only; for http the list is empty."""
-    return True if httpx.URL(url).scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
 def check(response: httpx.Response) -> None:
     """Raises the LinkError that the status means."""
     if response.is_success:
@@ -132,13 +126,16 @@ class MasterLink:
         *,
         clock: Clock,
         rng: random.Random,
+        ca: str = "",
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """`ca`: certificates in PEM that may vouch for the master; empty: the system's. Raises
+        ValueError when it holds none."""
         self._client = httpx.AsyncClient(
             base_url=base_url.rstrip("/"),
             timeout=TIMEOUT_S,
             trust_env=False,  # the metadata address and the master are never behind a proxy
-            verify=tls(base_url),
+            verify=trusting(base_url, ca),
             transport=transport,
         )
         self._clock = clock

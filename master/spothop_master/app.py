@@ -34,6 +34,7 @@ from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.api import (
     agent,
+    authority,
     cancellations,
     errors,
     guard,
@@ -111,9 +112,10 @@ def create_app(
     chaos: Chaos | None = None,
     executor: Executor | None = None,
     loops: bool = True,
+    ca: str = "",
 ) -> FastAPI:
     """The whole master. `loops` False starts none of them: tests call them themselves;
-    `executor` is where calls to clouds run (default: threads).
+    `executor` is where calls to clouds run (default: threads); `ca`, in PEM, vouches for its TLS.
 
     Nothing runs before the application's lifespan begins. Raises BadCatalogue.
     """
@@ -123,6 +125,7 @@ def create_app(
         clock=clock or SteadyClock(),
         chaos=chaos or Chaos(POINTS),
         executor=executor,
+        ca=ca,
     )
 
     @asynccontextmanager
@@ -148,6 +151,7 @@ def create_app(
     app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
     machines = (
         me,
+        authority,
         plan,
         pools,
         bundle_routes,
@@ -179,6 +183,7 @@ def make_services(
     clock: Callable[[], datetime],
     chaos: Chaos,
     executor: Executor | None,
+    ca: str = "",
 ) -> Services:
     keys = Keys(settings.key_file)
     db = Database(settings.database_url, keys)
@@ -246,6 +251,7 @@ def make_services(
         pace=pace,
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
+        ca=ca,
         agent_zips=AgentZips(settings.home / "agents"),
         logs=logs,
         limits=limits,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -26,9 +26,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from spothop.catalog.table import BadCatalogue
 from spothop.chaos import Chaos
 from spothop.storageoptions import without_password
+from spothop.tls import fingerprint
 from spothop.wire import StorageSpec
-from spothop_master import chaos, front_door, home, rekeying
+from spothop_master import chaos, front_door, home, rekeying, serving
 from spothop_master.app import create_app, first_start
+from spothop_master.clock import utc_now
 from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
 from spothop_master.keys import KeyFileError
@@ -36,6 +38,7 @@ from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
 from spothop_master.store.migrating import MigrationRefused
+from spothop_master.tls import TlsError
 
 PRIVATE = 0o077
 """The umask: the database holds every job's `env`, whatever mode the home folder has."""
@@ -60,6 +63,8 @@ CANNOT_START = (
     ConfigError,
     UnknownCloud,
     BadCatalogue,
+    serving.PublicRefused,
+    TlsError,
 )
 
 
@@ -74,11 +79,15 @@ class Server(uvicorn.Server):
         self._door = door
 
     async def main_loop(self) -> None:
-        watching = asyncio.ensure_future(front_door.watch(self._door))
+        besides = [asyncio.ensure_future(front_door.watch(self._door))]
+        if self.config.ssl is not None:
+            renewal = serving.keep_renewed(self._services.settings, self.config.ssl, utc_now)
+            besides.append(asyncio.ensure_future(renewal))
         try:
             await super().main_loop()
         finally:
-            watching.cancel()
+            for task in besides:
+                task.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._services.stop()
@@ -114,6 +123,12 @@ def serve(
     public_url: Annotated[str | None, typer.Option(help="Base URL at which VMs reach us.")] = None,
     database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL.")] = None,
     storage_url: Annotated[str | None, typer.Option(help="Where checkpoints go.")] = None,
+    tls: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto", help="Serve TLS with a certificate authority of the master's own."
+        ),
+    ] = None,
     insecure_public: Annotated[
         bool | None,
         typer.Option(
@@ -150,6 +165,7 @@ def serve(
         "public_url": public_url,
         "database_url": database_url,
         "storage_url": storage_url,
+        "tls": tls,
         "insecure_public": insecure_public,
     }
     try:
@@ -176,7 +192,7 @@ def rekey(settings: MasterSettings, forget: str | None) -> str:
 
 def run(settings: MasterSettings) -> None:
     """Everything that can be wrong is checked before anything starts."""
-    refuse_public(settings)
+    serving.refuse_public(settings)
     listener = listen(settings.host, settings.port)
     with listener, home.prepare(settings.home):
         owner = settings.owner or home.owner(settings.home)
@@ -187,14 +203,15 @@ def run(settings: MasterSettings) -> None:
             master_url=settings.public_url,
             files={"local": settings.local_cloud, "aws": settings.aws_cloud},
         )
-        app = create_app(settings, clouds, chaos=plan_chaos(settings))
+        ca = serving.authority(settings, utc_now())
+        app = create_app(settings, clouds, chaos=plan_chaos(settings), ca=ca)
         open_database(settings, app.state.services)
         open_storage(settings.storage_url)
-        app.state.announce = lambda: announce(settings)
-        make_server(app).run(sockets=[listener])
+        app.state.announce = lambda: announce(settings, ca)
+        make_server(app, serving.context(settings, utc_now())).run(sockets=[listener])
 
 
-def make_server(app: FastAPI) -> Server:
+def make_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> Server:
     """What serves the application of a master."""
     door = front_door.FrontDoor(front_door.limits_for(front_door.raise_file_limit()))
     config = uvicorn.Config(
@@ -207,6 +224,8 @@ def make_server(app: FastAPI) -> Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         server_header=False,
     )
+    config.load()
+    config.ssl = tls
     return Server(config, app.state.services, door)
 
 
@@ -256,21 +275,6 @@ def open_storage(url: str) -> None:
         ) from None
 
 
-def refuse_public(settings: MasterSettings) -> None:
-    """Raises `CannotStart` for an address that others reach, unless the settings insist."""
-    if settings.insecure_public or settings.host == "localhost":
-        return
-    try:
-        loopback = ipaddress.ip_address(settings.host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise CannotStart(
-            f"host = {settings.host}: others could read tokens on this address, which has no TLS; "
-            "listen on 127.0.0.1 behind a reverse proxy with TLS, or insist with --insecure-public"
-        )
-
-
 def listen(host: str, port: int) -> socket.socket:
     """The listening socket. Raises `CannotStart` when the address is taken or not ours."""
     try:
@@ -293,14 +297,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def announce(settings: MasterSettings) -> None:
+def announce(settings: MasterSettings, ca: str = "") -> None:
     """Where it is, how to get in, and what to try."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{host}:{settings.port}" if settings.tls == "off" else settings.public_url
     token = settings.home / home.ADMIN_TOKEN
+    told, given = f"spothop master: {url}\n  admin token: {token}\n", ""
+    if ca:
+        vouches = fingerprint(ca)
+        told += f"  certificate authority: {vouches}\n"
+        told += f"    for browsers: {url}/api/v1/ca, once its fingerprint is this one\n"
+        given = f" SPOTHOP_CA={vouches}"
     typer.echo(
-        f"spothop master: http://{host}:{settings.port}\n"
-        f"  admin token: {token}\n"
-        f"  try: export SPOTHOP_URL=http://{host}:{settings.port} SPOTHOP_TOKEN=$(cat {token})\n"
+        f"{told}  try: export SPOTHOP_URL={url}{given} SPOTHOP_TOKEN=$(cat {token})\n"
         f"       spothop jobs"
     )
     sys.stdout.flush()

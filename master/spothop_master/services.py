@@ -54,6 +54,8 @@ class Services:
     supervisor: Supervisor
     bundles: Bundles
     agent_zips: AgentZips
+    ca: str
+    """In PEM, who vouches for this master's TLS; "" where nobody has to be told."""
     logs: Logs
     notifier: Notifier
     clock: Callable[[], datetime]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -72,8 +72,12 @@ class MasterSettings(BaseModel):
     home: Path
     """Database, logs, bundles, the admin token and the lock live here."""
     host: str = "127.0.0.1"
-    """Address to listen on; anything but loopback needs `insecure_public`."""
+    """Address to listen on; anything but loopback needs TLS, or `insecure_public`."""
     port: int = Field(default=8900, ge=1, le=65535)
+    tls: Literal["off", "auto"] = "off"
+    """`auto`: serve TLS with a certificate of an authority of our own, made at the first start."""
+    tls_ca: Path | None = None
+    """PEM file of who vouches for a proxy in front, if the VMs' system does not know it."""
     insecure_public: bool = False
     """Listen on an address that others can reach, without TLS of our own."""
     database_url: str = ""
@@ -231,8 +235,9 @@ class MasterSettings(BaseModel):
         filled["storage_roots"] = values.get("storage_roots") or list(
             dict.fromkeys([f"{home}/storage", *([shared] if shared else [])])
         )
+        scheme = "https" if values.get("tls") == "auto" else "http"
         filled["public_url"] = (
-            values.get("public_url") or f"http://127.0.0.1:{values.get('port') or 8900}"
+            values.get("public_url") or f"{scheme}://127.0.0.1:{values.get('port') or 8900}"
         ).rstrip("/")
         return filled
 

@@ -40,6 +40,7 @@ class HttpMaster:
         executor: Executor | None = None,
         clock: FakeClock | None = None,
         clouds: Mapping[str, Cloud] | None = None,
+        ca: str = "",
         **settings: object,
     ) -> None:
         self.clock = clock or FakeClock()
@@ -56,6 +57,7 @@ class HttpMaster:
             clock=self.clock,
             executor=executor or Inline(),
             loops=False,
+            ca=ca,
         )
         self.services: Services = self.app.state.services
 

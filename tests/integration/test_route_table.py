@@ -37,6 +37,7 @@ GET    /api/v1/healthz                    200   200   200   200   200   200   20
 GET    /openapi.json                      200   200   200   200   200   200   200   200   200
 GET    /static                            200   200   200   200   200   200   200   200   200
 
+GET    /api/v1/ca                         200   200   200   200   200   200   200   200   200
 GET    /api/v1/me                         401   200   200   200   200   401   401   401   401
 GET    /api/v1/disk                       401   200   200   200   200   401   401   401   401
 GET    /api/v1/pools                      401   200   200   200   200   401   401   401   401
@@ -232,7 +233,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with HttpMaster(tmp_path_factory.mktemp("master")) as master:
+    with HttpMaster(tmp_path_factory.mktemp("master"), ca="a certificate") as master:
         yield World(master)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spothop_master import home
+from spothop_master import home, serving
 from spothop_master import program as main
 from spothop_master.settings import MasterSettings, Retention, SettingsError, read_settings
 
@@ -53,14 +53,26 @@ def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "spothop.example"])
 def test_a_public_address_is_refused_without_insisting(tmp_path: Path, host: str) -> None:
-    with pytest.raises(main.CannotStart, match="--insecure-public"):
-        main.refuse_public(MasterSettings(home=tmp_path, host=host))
-    main.refuse_public(MasterSettings(home=tmp_path, host=host, insecure_public=True))
+    with pytest.raises(serving.PublicRefused, match="--insecure-public") as refused:
+        serving.refuse_public(MasterSettings(home=tmp_path, host=host))
+    assert "--tls auto" in str(refused.value)
+    assert "--public-url https://" in str(refused.value)
+    serving.refuse_public(MasterSettings(home=tmp_path, host=host, insecure_public=True))
+    serving.refuse_public(MasterSettings(home=tmp_path, host=host, tls="auto"))
+    behind = MasterSettings(home=tmp_path, host=host, public_url="https://spothop.example")
+    serving.refuse_public(behind)
+
+
+def test_a_url_that_contradicts_the_tls_is_refused(tmp_path: Path) -> None:
+    settings = MasterSettings(home=tmp_path, tls="auto", public_url="http://spothop.example")
+    with pytest.raises(serving.PublicRefused, match="write https://"):
+        serving.refuse_public(settings)
+    assert MasterSettings(home=tmp_path, tls="auto", port=7).public_url == "https://127.0.0.1:7"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_is_fine(tmp_path: Path, host: str) -> None:
-    main.refuse_public(MasterSettings(home=tmp_path, host=host))
+    serving.refuse_public(MasterSettings(home=tmp_path, host=host))
 
 
 def test_a_port_in_use_is_told_with_the_way_out() -> None:

@@ -11,7 +11,7 @@ from spothop.cli.commands import access, clouds, jobs, preemptions, programs, su
 app = typer.Typer(
     name="spothop",
     help="Train on spot VMs as if they were reliable.",
-    epilog="Settings: SPOTHOP_URL, SPOTHOP_TOKEN, SPOTHOP_HOME.\n\n"
+    epilog="Settings: SPOTHOP_URL, SPOTHOP_TOKEN, SPOTHOP_CA, SPOTHOP_HOME.\n\n"
     "Example: spothop submit job.yaml",
     rich_markup_mode=None,
     add_completion=False,

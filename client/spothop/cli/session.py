@@ -44,11 +44,12 @@ class Session:
     become: Callable[[list[str]], None] = _become
 
     def client(self) -> Client:
+        from spothop.sdk import authority
         from spothop.sdk.client import Client
 
-        return Client(
-            self.settings.url, self.settings.token, transport=self.transport, sleep=self.sleep
-        )
+        settings, transport = self.settings, self.transport
+        ca = authority.find(settings.url, settings.ca, settings.home, transport=transport)
+        return Client(settings.url, settings.token, ca=ca, transport=transport, sleep=self.sleep)
 
     def console(self, *, raw: bool = False) -> Console:
         """`raw`: characters that control a terminal are passed on to it."""

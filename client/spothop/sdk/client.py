@@ -94,10 +94,12 @@ class Client:
         url: str,
         token: str | None,
         *,
+        ca: str = "",
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._http = Http(url, token, transport=transport)
+        """`ca`: certificates in PEM that alone may vouch for the master (`authority.find`)."""
+        self._http = Http(url, token, ca=ca, transport=transport)
         self._sleep = sleep
 
     def __enter__(self) -> Client:

@@ -11,6 +11,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from spothop.sdk.errors import ApiError, ClientError, NotSpothop, TooNew, Unreachable
+from spothop.tls import trusting
 from spothop.wire import Problem
 
 ANSWER_S = 30.0
@@ -24,7 +25,12 @@ class Http:
     """A connection to the master's REST API."""
 
     def __init__(
-        self, url: str, token: str | None, *, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        token: str | None,
+        *,
+        ca: str = "",
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         _check_url(self.url)
@@ -37,7 +43,8 @@ class Http:
             base_url=self.url + "/api/v1",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-            transport=transport or httpx.HTTPTransport(retries=CONNECT_RETRIES),
+            transport=transport
+            or httpx.HTTPTransport(retries=CONNECT_RETRIES, verify=trusting(self.url, ca)),
         )
 
     def close(self) -> None:
@@ -95,6 +102,12 @@ class Http:
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         reason = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in reason:
+            return Unreachable(
+                f"nobody whom this machine trusts vouches for {self.url}: {reason}",
+                "if its master has an authority of its own (--tls auto), set SPOTHOP_CA to the "
+                "fingerprint that it prints when it starts",
+            )
         if isinstance(error, httpx.TimeoutException):
             return Unreachable(
                 f"no answer from {self.url} in time ({reason})",

@@ -26,6 +26,9 @@ class ClientSettings:
     """SPOTHOP_HOME: what the client and a local master keep on this machine."""
     master_home: Path = Path("~/.spothop/master")
     """SPOTHOP_MASTER_HOME, by default `master` in the home: where a local master's token is."""
+    ca: str = ""
+    """SPOTHOP_CA: who vouches for the master's TLS, `sha256:<fingerprint>` or a PEM file; "" for
+    whoever this system trusts. For a URL of this machine, the authority of a local master."""
 
 
 def read_settings(
@@ -40,7 +43,11 @@ def read_settings(
     token = environment.get("SPOTHOP_TOKEN", "").strip()
     if not token and _is_loopback(url):  # another host must not be handed this master's token
         token = _local_token(master_home / "admin.token")
-    return ClientSettings(url=url, home=home, master_home=master_home, token=token or None)
+    ca = environment.get("SPOTHOP_CA", "").strip()
+    local = master_home / "tls" / "ca.pem"
+    if not ca and url.startswith("https:") and _is_loopback(url) and local.is_file():
+        ca = str(local)
+    return ClientSettings(url=url, home=home, master_home=master_home, token=token or None, ca=ca)
 
 
 def _is_loopback(url: str) -> bool:

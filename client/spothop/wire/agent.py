@@ -174,6 +174,8 @@ class AgentConfig(Strict):
     """Of that disk, kept for the agent's own files when it is full; 0 for none. State and journal
     are replaced whole, so each needs room for two: 0.7 MB of state (scripts and variables of a job
     are limited to that) and as much of unsent reports (a few thousand)."""
+    ca: str = ""
+    """Certificates in PEM: who may vouch for the master. Empty: whoever the VM's system trusts."""
 
 
 class LogReply(Strict):

@@ -31,6 +31,10 @@ def master(
     public_url: Annotated[
         str | None, typer.Option(metavar="URL", help="URL at which VMs reach it.")
     ] = None,
+    tls: Annotated[
+        str | None,
+        typer.Option(metavar="auto", help="Serve TLS with an authority of the master's own."),
+    ] = None,
 ) -> None:
     """Run a master here, with the local cloud built in.
 
@@ -40,7 +44,12 @@ def master(
     """
     from spothop.cli.local_master import start
 
-    given = {"local-cloud": local_cloud, "storage-url": storage_url, "public-url": public_url}
+    given = {
+        "local-cloud": local_cloud,
+        "storage-url": storage_url,
+        "public-url": public_url,
+        "tls": tls,
+    }
     passed = [
         word
         for name, value in given.items()
