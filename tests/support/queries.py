@@ -47,6 +47,21 @@ def captured(db: Database) -> Iterator[dict[str, Statement]]:
         sa.event.remove(db.engine, "before_cursor_execute", note)
 
 
+@contextmanager
+def counted(db: Database) -> Iterator[list[str]]:
+    """Every statement while the block runs, each time it is executed; filled until its end."""
+    found: list[str] = []
+
+    def note(_connection: sa.Connection, _cursor: Any, text: str, *_: Any) -> None:
+        found.append(text)
+
+    sa.event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(db.engine, "before_cursor_execute", note)
+
+
 def full_scans(db: Database, statement: Statement, tables: set[str]) -> list[str]:
     """The steps of its plan that read one of these tables from end to end.
 

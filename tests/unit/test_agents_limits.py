@@ -99,12 +99,12 @@ def test_the_names_that_came_first_stay_also_after_a_restart(harness: MasterHarn
     with harness.db.read() as session:
         known = MetricNames()  # of a master that was started again
         assert "loss" not in some
-        before = set(metrics.names(session, "job-1"))
+        before = set(metrics.names(session, ["job-1"])["job-1"])
         assert set(some) <= before
         room = metrics.MAX_NAMES - len(before)
         new = [f"new{number}" for number in range(room + 3)]
         assert known.surplus(session, "job-1", [*some[:5], *new]) == new[room:]
         assert known.surplus(session, "job-1", new) == new[room:]
         assert known.surplus(session, "job-1", some) == []
-        assert metrics.names(session, "job-2") == []
+        assert metrics.names(session, ["job-2"]) == {"job-2": []}
     assert [known.tell("job-1"), known.tell("job-1"), known.tell("job-2")] == [True, False, True]

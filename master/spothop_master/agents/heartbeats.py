@@ -25,9 +25,12 @@ class Heartbeats:
         self._counted = (0, 0)
         self._lock = threading.Lock()
 
-    def heard(self, vm_id: str, now: datetime) -> None:
+    def heard(self, vm_id: str, now: datetime) -> bool:
+        """Whether it is the first time since this master began."""
         with self._lock:
+            first = vm_id not in self._heard
             self._heard[vm_id] = self._new[vm_id] = now
+        return first
 
     def expect(self, vm_id: str, due: datetime | None) -> None:
         """It was asked to be silent until then; None: no longer than usual."""

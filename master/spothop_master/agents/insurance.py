@@ -1,46 +1,129 @@
-"""The insurance of a job, from its rows: loads the facts, asks `core.insurance`, writes it down.
+"""The insurance of jobs, from their rows: loads the facts, asks `core.insurance`, writes it down.
 
 `directive` is asked at every sync that no memory answers, so that what other jobs measured reaches
 a running one. With reports that are written by themselves, or when it is quite another one
 (`is_noted`), `refresh` writes the same answer into the job's row and, when it changed materially,
-into its events.
+into its events. `decisions` decides about many jobs at once, in as many queries as about one.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.orm import Session, aliased
 
+from spothop.jobspec import CheckpointSpec, JobSpec
+from spothop.policy import InsuranceDecision
 from spothop.policy.periodic import KEPT as OWN_SAVES
-from spothop.wire import Insurance, PolicyParams, SaveKind
+from spothop.wire import Insurance, PolicyParams, Pool, SaveKind
 from spothop_master.core import insurance
 from spothop_master.core.insurance import InsuranceFacts
 from spothop_master.store import policy_inputs, transitions
-from spothop_master.store.jobs import spec_of
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
 from spothop_master.store.statistics import Statistics
 from spothop_master.store.vms import pool_of
+
+_saved = aliased(Checkpoint)
+_newest_saved = (
+    select(_saved.id)
+    .where(_saved.job_id == Attempt.job_id, _saved.attempt == Attempt.number)
+    .order_by(_saved.n.desc())
+    .limit(1)
+    .correlate(Attempt)
+    .scalar_subquery()
+)
+_NEWEST_SAVED = (
+    select(Attempt.id, Checkpoint.step, Checkpoint.committed_at)
+    .join(Checkpoint, Checkpoint.id == _newest_saved)
+    .where(Attempt.id.in_(bindparam("attempts", expanding=True)))
+)
+
+_own = aliased(Checkpoint)
+_oldest_own = (
+    select(_own.n)
+    .where(_own.job_id == Job.id, _own.kind == SaveKind.PERIODIC.value)
+    .order_by(_own.n.desc())
+    .limit(1)
+    .offset(OWN_SAVES - 1)
+    .correlate(Job)
+    .scalar_subquery()
+)
+_OWN_SAVES = (
+    select(Checkpoint.job_id, Checkpoint.step)
+    .select_from(Job)
+    .join(Checkpoint, Checkpoint.job_id == Job.id)
+    .where(
+        Job.id.in_(bindparam("jobs", expanding=True)),
+        Checkpoint.kind == SaveKind.PERIODIC.value,
+        Checkpoint.n >= func.coalesce(_oldest_own, 0),
+    )
+    .order_by(Checkpoint.n.desc())
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Insured:
+    """One attempt of a job on one of its VMs."""
+
+    job: str
+    spec: CheckpointSpec
+    pool: Pool
+    grace_s: float
+    running_at: datetime | None
+    """Of the VM."""
+    attempt: int | None
+    """The row's id; None: an attempt that is only to begin."""
+    restored_step: int | None = None
+    started_at: datetime | None = None
+
+
+@lru_cache(maxsize=1024)
+def _read_spec(text: str) -> CheckpointSpec:
+    spec = {} if text == "null" else {"checkpoint": json.loads(text)}
+    return JobSpec.of_accepted({"name": "any", "run": "any", **spec}).checkpoint
+
+
+def checkpoint_spec(spec: Mapping[str, Any]) -> CheckpointSpec:
+    """Of a job's accepted file. Many jobs say the same, which is read once."""
+    return _read_spec(json.dumps(spec.get("checkpoint"), sort_keys=True))
+
+
+def _insured(session: Session, vm: VmRow, attempt: Attempt) -> tuple[Job, Insured]:
+    job = session.get_one(Job, attempt.job_id)
+    session.flush()  # the queries see rows
+    return job, Insured(
+        job=job.id,
+        spec=checkpoint_spec(job.spec),
+        pool=pool_of(vm),
+        grace_s=vm.grace_s,
+        running_at=vm.running_at,
+        attempt=attempt.id,
+        restored_step=attempt.restored_step,
+        started_at=attempt.started_at,
+    )
 
 
 def directive(
     session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
 ) -> Insurance | None:
     """None: no insurance save, now or ever, or the first step time is not known yet."""
-    job = session.get_one(Job, attempt.job_id)
-    return insurance.directive(
-        insurance.decide(_facts(session, job, vm, attempt, statistics, now=now))
-    )
+    _, insured = _insured(session, vm, attempt)
+    return insurance.directive(decisions(session, [insured], statistics, now=now)[0])
 
 
 def refresh(
     session: Session, vm: VmRow, attempt: Attempt, statistics: Statistics, *, now: datetime
 ) -> Insurance | None:
     """The same, noted in the job and, where it changed materially, in its events."""
-    job = session.get_one(Job, attempt.job_id)
-    decision = insurance.decide(_facts(session, job, vm, attempt, statistics, now=now))
+    job, insured = _insured(session, vm, attempt)
+    decision = decisions(session, [insured], statistics, now=now)[0]
     new = insurance.directive(decision)
     data = new.model_dump(mode="json") if new else None
     if data == job.insurance and data is not None:
@@ -60,11 +143,10 @@ def refresh(
     return new
 
 
-def is_noted(session: Session, attempt: Attempt, new: Insurance | None) -> bool:
-    """Whether the job's row says about the same. If so, `refresh` can wait for the next report that
-    is written by itself, such as a commit; the row does not follow meanwhile, so that a slow drift
-    is noticed, too."""
-    told = session.get_one(Job, attempt.job_id).insurance
+def is_noted(told: Mapping[str, Any] | None, new: Insurance | None) -> bool:
+    """Whether the job's row (`told`) says about the same. If so, `refresh` can wait for the next
+    report that is written by itself, such as a commit; the row does not follow meanwhile, so that a
+    slow drift is noticed, too."""
     last_tau_s = float(told["tau_s"]) if told else insurance.NO_SAVES
     return not insurance.is_material(last_tau_s, new)
 
@@ -73,80 +155,89 @@ def first_params(
     session: Session, vm: VmRow, job: Job, statistics: Statistics, *, now: datetime
 ) -> PolicyParams:
     """What the agent of a new attempt begins with."""
-    age_s = _age_s(vm, now)
-    facts = _facts_at(session, job, vm, statistics, step=0, age_s=age_s, now=now)
-    before = spec_of(job).checkpoint.release_before
-    return insurance.params(facts).model_copy(update={"release_before_s": before.total_seconds()})
+    insured = Insured(
+        job=job.id,
+        spec=checkpoint_spec(job.spec),
+        pool=pool_of(vm),
+        grace_s=vm.grace_s,
+        running_at=vm.running_at,
+        attempt=None,
+    )
+    session.flush()
+    facts = _facts(session, [insured], statistics, now)[0]
+    before_s = insured.spec.release_before.total_seconds()
+    return insurance.params(facts).model_copy(update={"release_before_s": before_s})
+
+
+def decisions(
+    session: Session, insured: Sequence[Insured], statistics: Statistics, *, now: datetime
+) -> list[InsuranceDecision]:
+    """Of each, from the rows as they are in the database."""
+    return [insurance.decide(facts) for facts in _facts(session, insured, statistics, now)]
 
 
 def _facts(
-    session: Session,
-    job: Job,
-    vm: VmRow,
-    attempt: Attempt,
-    statistics: Statistics,
-    *,
-    now: datetime,
-) -> InsuranceFacts:
-    step, at = _newest_saved(session, attempt)
-    age_s = _age_s(vm, at or now)
-    return _facts_at(session, job, vm, statistics, step=step, age_s=age_s, now=now)
-
-
-def _facts_at(
-    session: Session,
-    job: Job,
-    vm: VmRow,
-    statistics: Statistics,
-    *,
-    step: int,
-    age_s: float,
-    now: datetime,
-) -> InsuranceFacts:
-    checkpoint = spec_of(job).checkpoint
-    policy = checkpoint.policy_name
-    inputs = policy_inputs.read(
-        session, pool_of(vm), job.id, statistics, policy=policy, now=now, grace_s=vm.grace_s
-    )
-    return InsuranceFacts(
-        policy=policy,
-        measures=replace(inputs.measures, min_interval_s=checkpoint.min_interval.total_seconds()),
-        hazard=inputs.hazard,
-        saves_measured=inputs.saves_measured,
-        step=step,
-        age_s=age_s,
-        own_saves=_own_saves(session, job.id) if policy == "notice-aware" else (),
-    )
-
-
-def _own_saves(session: Session, job_id: str) -> tuple[int, ...]:
-    """The newest steps at which the script saved by itself, over all attempts."""
-    return tuple(
-        session.scalars(
-            select(Checkpoint.step)
-            .where(Checkpoint.job_id == job_id, Checkpoint.kind == SaveKind.PERIODIC.value)
-            .order_by(Checkpoint.n.desc())
-            .limit(OWN_SAVES)
+    session: Session, insured: Sequence[Insured], statistics: Statistics, now: datetime
+) -> list[InsuranceFacts]:
+    asked = [
+        policy_inputs.Asked(
+            pool=one.pool, job=one.job, policy=one.spec.policy_name, grace_s=one.grace_s
         )
-    )
+        for one in insured
+    ]
+    inputs = policy_inputs.read_all(session, asked, statistics, now=now)
+    saved = _newest_saves(session, insured)
+    own = _own_saves(session, insured)
+    found = []
+    for one, measured in zip(insured, inputs, strict=True):
+        step, at = _began(one, saved)
+        interval_s = one.spec.min_interval.total_seconds()
+        found.append(
+            InsuranceFacts(
+                policy=one.spec.policy_name,
+                measures=replace(measured.measures, min_interval_s=interval_s),
+                hazard=measured.hazard,
+                saves_measured=measured.saves_measured,
+                step=step,
+                age_s=_age_s(one.running_at, at or now),
+                own_saves=tuple(own[one.job]),
+            )
+        )
+    return found
 
 
-def _age_s(vm: VmRow, at: datetime) -> float:
-    """Of the VM at that moment; 0 before it ran."""
-    return max(0.0, (at - vm.running_at).total_seconds()) if vm.running_at is not None else 0.0
-
-
-def _newest_saved(session: Session, attempt: Attempt) -> tuple[int, datetime | None]:
+def _began(
+    insured: Insured, saved: Mapping[int, tuple[int, datetime]]
+) -> tuple[int, datetime | None]:
     """Where and when the interval begins: every save begins a new one, and so does a restore."""
-    saved = session.execute(
-        select(Checkpoint.step, Checkpoint.committed_at)
-        .where(Checkpoint.job_id == attempt.job_id, Checkpoint.attempt == attempt.number)
-        .order_by(Checkpoint.n.desc())
-        .limit(1)
-    ).first()
-    if saved is None:
-        return attempt.restored_step or 0, attempt.started_at
-    return max(saved.step, attempt.restored_step or 0), saved.committed_at
+    restored = insured.restored_step or 0
+    if insured.attempt is None or insured.attempt not in saved:
+        return restored, insured.started_at
+    step, at = saved[insured.attempt]
+    return max(step, restored), at
+
+
+def _newest_saves(session: Session, insured: Sequence[Insured]) -> dict[int, tuple[int, datetime]]:
+    attempts = sorted({one.attempt for one in insured if one.attempt is not None})
+    if not attempts:
+        return {}
+    rows = session.execute(_NEWEST_SAVED, {"attempts": attempts})
+    return {attempt: (step, at) for attempt, step, at in rows}
+
+
+def _own_saves(session: Session, insured: Sequence[Insured]) -> defaultdict[str, list[int]]:
+    """The newest steps at which each script saved by itself, over all attempts."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    jobs = sorted({one.job for one in insured if one.spec.policy_name == "notice-aware"})
+    if jobs:
+        for job_id, step in session.execute(_OWN_SAVES, {"jobs": jobs}):
+            found[job_id].append(step)
+    return found
+
+
+def _age_s(running_at: datetime | None, at: datetime) -> float:
+    """Of the VM at that moment; 0 before it ran."""
+    return max(0.0, (at - running_at).total_seconds()) if running_at is not None else 0.0
 
 
 def _last_tau_s(session: Session, job: Job) -> float | None:

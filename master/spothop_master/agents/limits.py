@@ -92,20 +92,28 @@ class MetricNames:
 
     def surplus(self, session: Session, job_id: str, names: Collection[str]) -> list[str]:
         """Those among `names` that are too many; the others are the job's from now on."""
+        self.learn(session, [job_id])
         with self._lock:
-            known = self._known.get(job_id)
-        if known is None:
-            known = set(metrics.names(session, job_id))
-        with self._lock:
-            if job_id not in self._known and len(self._known) >= MOST_JOBS:
-                oldest = next(iter(self._known))
-                del self._known[oldest]
-                self._told.discard(oldest)
-            known = self._known.setdefault(job_id, known)
+            known = self._known.setdefault(job_id, set())
             new = [name for name in names if name not in known]
             room = max(metrics.MAX_NAMES - len(known), 0)
             known.update(new[:room])
             return new[room:]
+
+    def learn(self, session: Session, job_ids: Collection[str]) -> None:
+        """Read those of the jobs that are not in memory, in one query."""
+        with self._lock:
+            unknown = sorted({job_id for job_id in job_ids if job_id not in self._known})
+        if not unknown:
+            return
+        found = metrics.names(session, unknown)
+        with self._lock:
+            for job_id, names in found.items():
+                if job_id not in self._known and len(self._known) >= MOST_JOBS:
+                    oldest = next(iter(self._known))
+                    del self._known[oldest]
+                    self._told.discard(oldest)
+                self._known.setdefault(job_id, set(names))
 
     def tell(self, job_id: str) -> bool:
         """True once for a job."""

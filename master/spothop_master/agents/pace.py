@@ -25,6 +25,9 @@ RISE = 0.05
 HALF_LIFE = timedelta(seconds=60)
 SPREAD = 0.25
 """Of a stretched wait."""
+_GOLDEN = 0.618033988749895
+"""Multiples of it, without their whole parts, lie evenly however many there are (Knuth, The Art of
+Computer Programming, vol. 3, section 6.4)."""
 
 
 class Pace:
@@ -37,6 +40,7 @@ class Pace:
         self._most = max(1.0, min(MOST, silent_after_s / (3 * every_s)))
         self._random = random
         self._level_s = 0.0
+        self._place = 0.0
         self._at = now
         self._lock = threading.Lock()
 
@@ -54,6 +58,13 @@ class Pace:
         if stretch <= 1:
             return usual_s
         return usual_s * max(1.0, stretch * (1 - SPREAD * self._random()))
+
+    def first_delay_s(self, usual_s: float) -> float:
+        """For an agent that a master hears for the first time after its start, when all of them
+        come at once: half an interval to one and a half, spread evenly."""
+        with self._lock:
+            self._place = (self._place + _GOLDEN) % 1
+            return usual_s * (0.5 + self._place)
 
     def _fallen(self, now: datetime) -> float:
         passed = max(timedelta(), now - self._at)

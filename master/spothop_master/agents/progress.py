@@ -35,8 +35,8 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import AttemptState, Envelope, MetricsReport, StepsReport, VmState
-from spothop_master.agents import protocol, reports
+from spothop.wire import Envelope, MetricsReport, StepsReport
+from spothop_master.agents import answers, protocol, reports
 from spothop_master.agents.limits import MetricNames, metric_names
 from spothop_master.agents.reading import FaultyEnvelope
 from spothop_master.store import changes, leases
@@ -210,14 +210,16 @@ def write(
     again and written once. `names` are those of the jobs' metrics."""
     rows, written = _Rows(), {}
     leases.lock_those_of(session, sorted(progress))  # what is read before it may be out of date
-    for facts in session.execute(_FACTS, {"vms": sorted(progress)}).all():
+    found = session.execute(_FACTS, {"vms": sorted(progress)}).all()
+    names.learn(session, [facts.job_id for facts in found])
+    for facts in found:
         said = progress[facts.vm]
-        if facts.vm not in written and _is_plain(facts):
+        if facts.vm not in written and answers.is_plain(facts):
             if names.surplus(session, facts.job_id, metric_names(said)):
                 continue
-            found = _take(rows, facts, said, now)
-            if found is not None:
-                written[facts.vm] = found
+            taken = _take(rows, facts, said, now)
+            if taken is not None:
+                written[facts.vm] = taken
     changes.tell_progress(session, rows.jobs)
     connection = session.connection()
     for statement, values in (
@@ -229,17 +231,6 @@ def write(
         if values:
             connection.execute(statement, values)
     return written
-
-
-def _is_plain(facts: Any) -> bool:
-    """Of a row of `_FACTS`. Nobody shuts out what is fenced in: a newer fence ends that."""
-    return (
-        facts.state == VmState.RUNNING.value
-        and facts.attempt_state == AttemptState.RUNNING.value
-        and facts.fenced_in
-        and facts.stop_wanted is None
-        and facts.first_step_at is not None
-    )
 
 
 def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime) -> Written | None:

@@ -21,9 +21,10 @@ nothing after it counts), and trusting the agent's clock (reports carry their ag
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
@@ -50,7 +51,7 @@ from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.core.facts import SAVED_FIRST
 from spothop_master.core.states import VmEvent
 from spothop_master.store import attempts, leases, transitions
-from spothop_master.store.schema import Job, Place, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 from spothop_master.store.statistics import FRESH, Statistics
 
 _log = logging.getLogger(__name__)
@@ -237,11 +238,15 @@ def answer(
         waiting=place.prepared_at is not None and attempt.fenced_at is None,
         draining=attempt.state == AttemptState.DRAINING.value,
         step_s=attempt.step_s,
-        noted=writes or insurance.is_noted(session, attempt, _insurance_in(found)),
+        noted=writes or insurance.is_noted(_told(session, attempt), insurance_in(found)),
     )
 
 
-def _insurance_in(directives: Sequence[AnyDirective]) -> Insurance | None:
+def _told(session: Session, attempt: Attempt) -> Mapping[str, Any] | None:
+    return session.get_one(Job, attempt.job_id).insurance
+
+
+def insurance_in(directives: Sequence[AnyDirective]) -> Insurance | None:
     found = (d.insurance for d in directives if isinstance(d, InsuranceDirective))
     return next(found, None)
 

@@ -8,17 +8,30 @@ told by `forget`, and a master that was not told finds out with the next report,
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from spothop.wire import Pool, VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
-from spothop_master.store.vms import pool_of
+
+_SESSIONS = select(
+    VmRow.id,
+    VmRow.job_id,
+    VmRow.state,
+    VmRow.session_hash,
+    VmRow.cloud,
+    VmRow.region,
+    VmRow.zone,
+    VmRow.vm_type,
+    VmRow.spot,
+).where(VmRow.session_hash.in_(bindparam("hashes", expanding=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +62,27 @@ class Sessions:
 
     def look_up(self, token: str) -> VmSession:
         """Raises `ApiError`: 401 for an unknown session, 410 when its VM is over."""
-        digest = token_hash(token)
+        found = self.look_up_all([token])[token]
+        if isinstance(found, ApiError):
+            raise found
+        return found
+
+    def look_up_all(self, tokens: Sequence[str]) -> dict[str, VmSession | ApiError]:
+        """What `look_up` returns or raises for each, in one query."""
         with self._lock:
             before = self._forgotten
+        digests = {token: token_hash(token) for token in tokens}
         with self._db.read() as session:
-            row = session.scalar(select(VmRow).where(VmRow.session_hash == digest))
-        if row is None:
-            raise ApiError(
-                401, "no_session", "no VM has this session", "join again with a new one-time token"
-            )
-        if row.state == VmState.TERMINATED:
-            self.forget(row.id)
-            raise vm_is_over(row.id)
-        known = VmSession(vm=row.id, job=row.job_id or "", pool=pool_of(row))
+            rows = session.execute(_SESSIONS, {"hashes": sorted(set(digests.values()))}).all()
+        found = {row.session_hash: _session(row) for row in rows}
         with self._lock:
             if self._forgotten == before:  # else it may be over since we have read the row
-                self._known[digest] = known
-        return known
+                known = {k: v for k, v in found.items() if isinstance(v, VmSession)}
+                self._known.update(known)
+        for row in rows:
+            if row.state == VmState.TERMINATED.value:
+                self.forget(row.id)
+        return {token: found.get(digest) or _no_session() for token, digest in digests.items()}
 
     def forget(self, vm_id: str) -> None:
         """The next call asks the database."""
@@ -101,6 +118,23 @@ class Sessions:
         """Whose log the VM writes; None: ask the database."""
         with self._lock:
             return self._nodes.get((vm_id, attempt))
+
+
+def _session(row: Any) -> VmSession | ApiError:
+    if row.state == VmState.TERMINATED.value:
+        return vm_is_over(row.id)
+    where = (row.cloud, row.region, row.zone, row.vm_type, row.spot)
+    return VmSession(vm=row.id, job=row.job_id or "", pool=_pool(*where))
+
+
+@lru_cache(maxsize=4096)
+def _pool(cloud: str, region: str, zone: str, vm: str, spot: bool) -> Pool:
+    return Pool(cloud=cloud, region=region, zone=zone, vm=vm, spot=spot)
+
+
+def _no_session() -> ApiError:
+    hint = "join again with a new one-time token"
+    return ApiError(401, "no_session", "no VM has this session", hint)
 
 
 def vm_is_over(vm_id: str) -> ApiError:

@@ -3,7 +3,8 @@
 Nearly all calls of a master are these, so each costs as little as it can:
 
 1. A heartbeat is answered in the event loop from memory: no thread, no database.
-2. What needs the database runs in threads that belong to the agents (`threads`).
+2. What needs the database runs in threads that belong to the agents (`threads`); what is only
+   read, of VMs in the plain case, is read for all that wait at the same time (`answers`).
 3. Steps and metrics are written for many VMs at once (`progress`), all else by itself.
 4. A part of the log that rides in a sync is written beside it, in another thread.
 5. When the next sync is wanted depends on how slow the answers are (`pace`).
@@ -20,8 +21,8 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from spothop.wire import Envelope, LogChunk, LogState, SyncRequest, VmState
+from spothop_master.agents import answers, protocol
 from spothop_master.agents import limits as bounds
-from spothop_master.agents import protocol
 from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache, encode
 from spothop_master.agents.heartbeats import Heartbeats
@@ -30,6 +31,7 @@ from spothop_master.agents.pace import Pace
 from spothop_master.agents.progress import ProgressWriter, is_progress
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
+from spothop_master.agents.together import Together
 from spothop_master.followers import Followers
 from spothop_master.problems import ApiError
 from spothop_master.settings import MasterSettings
@@ -88,13 +90,20 @@ class Syncs:
         self._followers = followers
         self._pace = pace
         self._clock = clock
+        self._firsts: set[str] = set()
+        """VMs that were heard for the first time, until their answer."""
+        self._lookups = Together("agents-lookups", sessions.look_up_all)
+        self._answers = Together("agents-answers", self._read_plain)
 
     async def session(self, token: str) -> VmSession:
         """Whose it is. Raises `ApiError`, as `Sessions.look_up` does."""
         known = self._sessions.remembered(token)
-        if known is None:
-            known = await self._threads.plain.run(self._sessions.look_up, token)
-        return known
+        if known is not None:
+            return known
+        found = await asyncio.wrap_future(self._lookups.ask(token))
+        if not isinstance(found, VmSession):
+            raise found or vm_is_over("")
+        return found
 
     async def read(self, read: Callable[[bytes], SyncRequest], body: bytes) -> SyncRequest:
         """A body that takes time to read, in a thread."""
@@ -111,7 +120,8 @@ class Syncs:
         if message.vm != known.vm:
             text = f"this session is of VM {known.vm!r}, not {message.vm!r}"
             raise ApiError(403, "wrong_vm", text, "join again")
-        self._heartbeats.heard(known.vm, self._clock())
+        if self._heartbeats.heard(known.vm, self._clock()):
+            self._firsts.add(known.vm)
         if not rides and message.log is None:
             return await self._answer(known, message)
         follow = self._followers.follow(known.job, self._clock())
@@ -148,6 +158,8 @@ class Syncs:
 
     async def _from_database(self, known: VmSession, message: SyncRequest, wait_s: float) -> bytes:
         if not message.reports:
+            if (plain := await self._read_together(known, wait_s)) is not None:
+                return plain[0]
             return await self._threads.plain.run(self._by_rows, known, (), wait_s)
         if not is_progress(message.reports):
             return await self._threads.urgent.run(self._by_rows, known, message.reports)
@@ -158,7 +170,7 @@ class Syncs:
                 self._directives.steps_take(known.vm, written.step_s)
             if (reply := self._from_memory(known)) is not None:
                 return reply
-            return await self._threads.plain.run(self._look_anew, known, message.reports)
+            return await self._look_anew(known, message.reports)
         return await self._threads.plain.run(self._by_rows, known, message.reports)
 
     def _within_limits(self, known: VmSession, message: SyncRequest) -> tuple[SyncRequest, float]:
@@ -187,6 +199,8 @@ class Syncs:
     def close(self) -> None:
         """What waits is written first."""
         self._progress.close()
+        self._lookups.close()
+        self._answers.close()
 
     def refuse_over(self, session: Session, vm_id: str) -> VmRow:
         """The VM's row. Raises `ApiError`: 410 once the cloud says that the VM is gone."""
@@ -195,12 +209,16 @@ class Syncs:
             self._sessions.forget(vm_id)
             self._heartbeats.forget(vm_id)
             self._directives.forget(vm_id)
+            self._firsts.discard(vm_id)
             raise vm_is_over(vm_id)
         return row
 
     def _next_s(self, vm_id: str, usual_s: float, wait_s: float = 0.0) -> float:
         """When the VM's next sync is wanted, after `wait_s` at the soonest: seconds from now."""
         now = self._clock()
+        if usual_s == self._every_s and vm_id in self._firsts:
+            self._firsts.discard(vm_id)
+            usual_s = self._pace.first_delay_s(usual_s)
         delay_s = max(self._pace.delay_s(usual_s, now), wait_s)
         more_s = delay_s - self._every_s
         self._heartbeats.expect(vm_id, now + timedelta(seconds=more_s) if more_s > 0 else None)
@@ -215,11 +233,36 @@ class Syncs:
             return None
         return encoded(acked, directives, self._next_s(known.vm, self._every_s, wait_s))
 
-    def _look_anew(self, known: VmSession, reports: Sequence[Envelope]) -> bytes:
+    async def _look_anew(self, known: VmSession, reports: Sequence[Envelope]) -> bytes:
         """After these reports were written. A transaction that may write only where there is
         something to note."""
-        reply, noted = self._read_rows(known, ())
-        return reply if noted else self._by_rows(known, reports)
+        found = await self._read_together(known)
+        if found is None:
+            found = await self._threads.plain.run(self._read_rows, known, ())
+        reply, noted = found
+        return reply if noted else await self._threads.plain.run(self._by_rows, known, reports)
+
+    async def _read_together(
+        self, known: VmSession, wait_s: float = 0.0
+    ) -> tuple[bytes, bool] | None:
+        """As `_read_rows` does without reports, for all that wait at the same time; None: the VM is
+        not in the plain case."""
+        version, now = self._directives.version(known.vm, known.job), self._clock()
+        found = await asyncio.wrap_future(self._answers.ask(known))
+        if found is None:
+            return None
+        answer = found.answer
+        self._sessions.acknowledge(known.vm, found.acked_seq)
+        self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
+        next_s = self._next_s(known.vm, self._every_s, wait_s)
+        return encoded(found.acked_seq, encode(answer.directives), next_s), answer.noted
+
+    def _read_plain(self, known: Sequence[VmSession]) -> dict[VmSession, answers.Found]:
+        now = self._clock()
+        self._statistics.warm_all({each.pool for each in known}, now=now)
+        with self._db.read() as session:
+            found = answers.read(session, [k.vm for k in known], self._statistics, now=now)
+        return {each: found[each.vm] for each in known if each.vm in found}
 
     def _by_rows(self, known: VmSession, reports: Sequence[Envelope], wait_s: float = 0.0) -> bytes:
         """Reports that were applied already change nothing."""

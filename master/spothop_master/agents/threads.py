@@ -5,7 +5,7 @@ are all at work, a call waits for one of them, and a notice must not. So agents 
 their own, by how much a call may wait:
 
 - `urgent`: syncs with reports other than progress (a notice, a commit, an exit), and joins;
-- `plain`: syncs with nothing new, answered from the database; sessions that are not remembered;
+- `plain`: syncs with nothing new, answered from the database;
 - `bulk`: log chunks, bundles, and syncs that are long to read.
 """
 

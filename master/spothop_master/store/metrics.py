@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, select
+from collections.abc import Sequence
+
+from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 
-from spothop_master.store.schema import Metric
+from spothop_master.store.schema import Job, Metric
 
 MAX_NAMES = 1_000
 """Of one job: each list of jobs shows the newest value of every name."""
 
 
-def names(session: Session, job_id: str) -> list[str]:
-    """The first `MAX_NAMES` by name. One look into the index for each: a job has few names, and as
-    many rows as steps (a loose index scan, as the wiki of PostgreSQL has it)."""
-    first = select(func.min(Metric.name).label("name")).where(Metric.job_id == job_id)
-    found = first.cte("names", recursive=True)
+def names(session: Session, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """The first `MAX_NAMES` of each of these jobs, by name. One look into the index for each: a job
+    has few names, and as many rows as steps (a loose index scan, as the wiki of PostgreSQL has
+    it)."""
+    first = select(func.min(Metric.name)).where(Metric.job_id == Job.id).scalar_subquery()
+    found = (
+        select(Job.id, first.label("name"), literal(1).label("count"))
+        .where(Job.id.in_(job_ids))
+        .cte("names", recursive=True)
+    )
     following = (
         select(func.min(Metric.name))
-        .where(Metric.job_id == job_id, Metric.name > found.c.name)
+        .where(Metric.job_id == found.c.id, Metric.name > found.c.name)
         .scalar_subquery()
     )
-    found = found.union_all(select(following).where(found.c.name.is_not(None)))
-    query = select(found.c.name).where(found.c.name.is_not(None)).limit(MAX_NAMES)
-    return list(session.scalars(query))
+    more = select(found.c.id, following, found.c.count + 1)
+    found = found.union_all(more.where(found.c.name.is_not(None), found.c.count < MAX_NAMES))
+    query = select(found.c.id, found.c.name).where(found.c.name.is_not(None))
+    by_job: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for job_id, name in session.execute(query):
+        by_job[job_id].append(name)
+    return by_job
 
 
 def metric_series(

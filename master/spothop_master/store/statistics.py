@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,23 +80,35 @@ class KeptStatistics(Statistics):
             return
         try:
             with self._read() as session:
-                self._remember(session, pool, now)
+                self._remember(session, [pool], now)
         finally:
             self._reading.release()
+
+    def warm_all(self, pools: Collection[Pool], *, now: datetime) -> None:
+        """The same for several pools: each region is read once."""
+        unknown = {pool for pool in pools if self._known(pool) is None}
+        if unknown:
+            with self._reading, self._read() as session:
+                for region in {region_of(pool) for pool in unknown}:
+                    some = [pool for pool in unknown if region_of(pool) == region]
+                    self._remember(session, some, now)
+        for region in {region_of(pool) for pool in pools}:
+            self.warm(next(pool for pool in pools if region_of(pool) == region), now=now)
 
     def of(self, session: Session, pool: Pool, *, now: datetime) -> PoolFigures:
         """As old as they may be; read in this session when there are none."""
         known = self._known(pool)
-        return (known or self._remember(session, pool, now)).figures[pool]
+        return (known or self._remember(session, [pool], now)).figures[pool]
 
     def _known(self, pool: Pool) -> _Region | None:
         known = self._regions.get(region_of(pool))
         return known if known is not None and pool in known.figures else None
 
-    def _remember(self, session: Session, pool: Pool, now: datetime) -> _Region:
-        began, region = self._monotonic(), region_of(pool)
+    def _remember(self, session: Session, pools: Sequence[Pool], now: datetime) -> _Region:
+        """These pools are of one region."""
+        began, region = self._monotonic(), region_of(pools[0])
         before = self._regions.get(region)
-        pools = {pool, *(before.figures if before else ())}
+        pools = [*dict.fromkeys([*pools, *(before.figures if before else ())])]
         figures = of_pools(session, pools, self.priors, now=now)
         for each in figures.values():
             each.settle()
