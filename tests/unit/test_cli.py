@@ -139,11 +139,11 @@ def test_an_output_that_cannot_hold_a_character_gets_its_number() -> None:
 
 def test_every_problem_of_a_job_file_is_printed(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
-    file.write_text("name: a\nrnu: x\nimage: y\n")
+    file.write_text("name: a\nrnu: x\npython: y\n")
     assert cli("submit", str(file), "--yes") == 1
     assert cli.err == (
         "error: rnu: 'x': unknown key\nhint: did you mean run?\n"
-        "error: image: 'y': not available yet\nhint: leave it out\n"
+        "error: python: 'y': not available yet\nhint: leave it out\n"
         "error: run: is missing\nhint: for example run: python train.py\n"
     )
     assert cli.master.asked == []

@@ -64,6 +64,8 @@ def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
         "events": ["events", JOB],
         "vms": ["vms"],
         "pools": ["pools"],
+        "catalog": ["catalog"],
+        "catalog --all": ["catalog", "--all"],
         "status": ["status"],
         "plan": ["plan", str(file)],
         "submit": ["submit", str(file), "--yes", "--detach"],
@@ -73,6 +75,7 @@ def arguments_of(tmp_path: Path) -> dict[str, list[str]]:
 
 
 SHOWN = ["cancel", "events", "jobs", "plan", "pools", "preempt", "show", "status", "submit", "vms"]
+SHOWN += ["catalog", "catalog --all"]
 
 
 def check(text: str, width: int = 80) -> None:

@@ -49,6 +49,7 @@ app.command()(jobs.cancel)
 app.command()(preemptions.preempt)
 app.command()(preemptions.inject)
 app.command()(clouds.pools)
+app.command()(clouds.catalog)
 app.command(context_settings=_PASS_ON, add_help_option=False)(programs.simulate)  # it has its own
 app.command()(clouds.vms)
 app.command()(clouds.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,59 @@ def pools(context: typer.Context, as_json: JsonOption = False) -> None:
         print_json([pool.model_dump(mode="json") for pool in found])
     else:
         views.pools(session.console(), found)
+
+
+def catalog(
+    context: typer.Context,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GPU", help="Only with this GPU: A100, A100-80GB, A100:8; may be repeated."
+        ),
+    ] = None,
+    cloud: Annotated[
+        str | None, typer.Option(metavar="CLOUD", help="Only of this cloud: aws, azure, gcp.")
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option(metavar="REGION", help="Only with a known price there, and that price."),
+    ] = None,
+    cpus: Annotated[
+        str | None, typer.Option(metavar="N", help="Virtual CPUs: 16, or 16+ for 16 or more.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="GIB", help="Memory in GiB: 64, or 64+ for 64 or more.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Lay this file of VM types over the packaged ones."),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Every one.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List VM types: GPUs, CPUs, memory, on-demand prices. Asks no master.
+
+    Without a filter it lists the kinds of GPU. What the master's clouds offer,
+    at which price now, is in `spothop pools`.
+
+    Example: spothop catalog --gpu A100:8 --cloud aws
+    """
+    from spothop.cli import catalog as view
+
+    known = view.catalogue(file)
+    console = session_of(context).console()
+    filtered = bool(gpu or cloud or region or cpus or memory or all_)
+    found = known.matching(
+        view.needs(known, gpu or [], cpus, memory),
+        cloud=view.known_cloud(known, cloud) if cloud is not None else None,
+        region=region,
+    )
+    if as_json:
+        print_json(view.as_json(found))
+    elif filtered:
+        view.vm_types(console, found, region=region, every=all_)
+    else:
+        view.kinds(console, known)
 
 
 def status(context: typer.Context, as_json: JsonOption = False) -> None:
