@@ -5,6 +5,7 @@ What a cloud cannot do is stated here, in `CANNOT`, and nowhere else; the suite 
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,8 +25,7 @@ from spothop_master.clouds.base import (
 )
 from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.driver import LocalCloud
-
-RUN = uuid.uuid4().hex[:12]
+from support.waiting import WITHIN_S
 
 CANNOT: Mapping[str, Mapping[str, str]] = {
     "local": {
@@ -39,6 +39,20 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
     "fake": {
         "stray": "it has one way to launch only",
     },
+    "aws": {
+        "short_notice": "its eviction test gives the two minutes that EC2 promises",
+        "relaunch_ended": "EC2 answers IdempotentInstanceTerminated; the listing tells",
+    },
+    "aws-live": {
+        **dict.fromkeys(
+            ("refuse", "refuse_later", "throttle", "expire", "lose_answer", "lose_request", "hide"),
+            "nobody can make a real account do that",
+        ),
+        "vanish_preempted": "EC2 lists what ended for about an hour",
+        "stray": "the emulator shows it",
+        "short_notice": "as aws",
+        "relaunch_ended": "as aws",
+    },
 }
 """Cloud -> a method of its rig, or a mark of the suite -> why not."""
 
@@ -49,6 +63,18 @@ class Rig(Protocol):
     cloud: Cloud
     spot: Pool
     on_demand: Pool
+    us: str
+    them: str
+    """Owners; of this test alone, because a cloud remembers those before."""
+    within_s: float
+    """So long may anything take, in seconds of this machine."""
+
+    def token(self, name: str) -> str:
+        """Of this test alone, too."""
+
+    def spec(
+        self, pool: Pool, *, owner: str | None = None, max_price: float | None = None
+    ) -> LaunchSpec: ...
 
     def pass_time(self) -> None:
         """A little of the cloud's time: waits for a real one, moves a fake one's clock."""
@@ -83,17 +109,45 @@ class Rig(Protocol):
         """Somebody launched a VM with our tag of whom our configuration knows nothing; its id."""
 
     def left(self) -> list[str]:
-        """What the account still holds of VMs, disks and addresses with the tag of `us`."""
+        """What the account still holds of VMs, disks and addresses with the tag."""
 
     def close(self) -> None: ...
 
 
-class LocalRig:
+class Named:
+    """What all rigs have: names of their own."""
+
+    within_s: float = WITHIN_S
+
+    def __init__(self) -> None:
+        self._run = uuid.uuid4().hex[:12]
+        self.us, self.them = f"us-{self._run}", f"them-{self._run}"
+
+    def token(self, name: str) -> str:
+        return f"{name}-{self._run}"
+
+    def spec(
+        self, pool: Pool, *, owner: str | None = None, max_price: float | None = None
+    ) -> LaunchSpec:
+        user_data = AgentConfig(
+            master="http://127.0.0.1:9", token="join", vm="v", dialect=Dialect.GCP, directory="/x"
+        )
+        return LaunchSpec(
+            pool=pool,
+            user_data=user_data,
+            script="#!/bin/sh\nshutdown -P +10\n",  # wherever it really runs
+            tags={OWNER_TAG: owner or self.us, "job": "j1"},
+            max_price=max_price,
+        )
+
+
+class LocalRig(Named):
     """The local cloud with agents that do nothing."""
 
     name = "local"
 
     def __init__(self, folder: Path, make_aws: Callable[[], Any]) -> None:
+        super().__init__()
         self._folder = folder
         self._pool: dict[str, Any] = {}
         self._all: dict[str, Any] = {}
@@ -144,10 +198,10 @@ class LocalRig:
     def stray(self) -> str:
         elsewhere = self._make(zone="other")
         pool = self.spot.model_copy(update={"zone": "other"})
-        return elsewhere.launch(spec(pool), token("stray")).id
+        return elsewhere.launch(self.spec(pool), self.token("stray")).id
 
     def left(self) -> list[str]:
-        return [vm.id for vm in self.cloud.list("us") if vm.ended_at is None]
+        return [vm.id for vm in self.cloud.list(self.us) if vm.ended_at is None]
 
     def hide(self) -> None:
         raise NotImplementedError
@@ -155,19 +209,22 @@ class LocalRig:
     throttle = expire = renew = lose_answer = lose_request = hide
 
     def close(self) -> None:
-        living = [vm for owner in ("us", "them") for vm in self.cloud.list(owner)]
+        living = [vm for owner in (self.us, self.them) for vm in self.cloud.list(owner)]
         for vm in living:
             self.cloud.terminate(vm.id)
-        while any(not vm.ended_at for owner in ("us", "them") for vm in self.cloud.list(owner)):
+        while any(
+            not vm.ended_at for owner in (self.us, self.them) for vm in self.cloud.list(owner)
+        ):
             self.pass_time()
 
 
-class FakeRig:
+class FakeRig(Named):
     """The cloud in memory that the tests of the loops use."""
 
     name = "fake"
 
     def __init__(self, folder: Path, make_aws: Callable[[], Any]) -> None:
+        super().__init__()
         self.fake = FakeCloud(clock=FakeClock(), on_demand=True)
         self.cloud: Cloud = self.fake
         self.spot = self.fake.pool("a")
@@ -209,28 +266,24 @@ class FakeRig:
         raise NotImplementedError
 
     def left(self) -> list[str]:
-        return [vm.id for vm in self.fake.list("us") if vm.ended_at is None]
+        return [vm.id for vm in self.fake.list(self.us) if vm.ended_at is None]
 
     def close(self) -> None: ...
 
 
-RIGS: dict[str, Callable[[Path, Callable[[], Any]], Rig]] = {"local": LocalRig, "fake": FakeRig}
+def _aws(folder: Path, make_aws: Callable[[], Any]) -> Rig:
+    from fakes.aws_rig import AwsRig
+
+    return AwsRig(folder, make_aws)
 
 
-def token(name: str) -> str:
-    """Of this process alone: VMs of one token have one id, and whoever buries one of them ends the
-    processes of all, wherever they were launched."""
-    return f"{name}-{RUN}"
+def _live(folder: Path, make_aws: Callable[[], Any]) -> Rig:
+    from fakes.aws_rig import LiveRig
+
+    return LiveRig(folder, make_aws)
 
 
-def spec(pool: Pool, *, owner: str = "us", max_price: float | None = None) -> LaunchSpec:
-    user_data = AgentConfig(
-        master="http://127.0.0.1:9", token="join", vm="vm-1", dialect=Dialect.GCP, directory="/x"
-    )
-    return LaunchSpec(
-        pool=pool,
-        user_data=user_data,
-        script="#!/bin/sh\nexit 0\n",
-        tags={OWNER_TAG: owner, "job": "j1"},
-        max_price=max_price,
-    )
+LIVE = os.environ.get("SPOTHOP_AWS_LIVE") == "1"  # noqa: TID251  the tests' own switch
+RIGS: dict[str, Callable[[Path, Callable[[], Any]], Rig]] = (
+    {"aws-live": _live} if LIVE else {"local": LocalRig, "fake": FakeRig, "aws": _aws}
+)

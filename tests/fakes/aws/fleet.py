@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from fakes.aws.errors import AwsError
+from fakes.aws.errors import AwsError, by_code
 
 ACCOUNT = "123456789012"
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
@@ -173,11 +173,7 @@ class Fleet:
         if known is None:
             return None
         if known[0] != params:
-            raise AwsError(
-                "IdempotentParameterMismatch",
-                f"Arguments on this idempotent request ({token}) are inconsistent with arguments"
-                " used in previous request(s).",
-            )
+            raise by_code("IdempotentParameterMismatch")
         if all(vm.id in self._lives and self._lives[vm.id].ended_at for vm in known[1].instances):
             raise AwsError(
                 "IdempotentInstanceTerminated",
