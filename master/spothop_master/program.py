@@ -24,6 +24,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from spothop.catalog.table import BadCatalogue
+from spothop.catalog.table import read as read_catalogue
 from spothop.chaos import Chaos
 from spothop.storageoptions import without_password
 from spothop.tls import fingerprint
@@ -202,6 +203,7 @@ def run(settings: MasterSettings) -> None:
             home=settings.home,
             master_url=settings.public_url,
             files={"local": settings.local_cloud, "aws": settings.aws_cloud},
+            catalogue=read_catalogue(settings.catalog),
         )
         ca = serving.authority(settings, utc_now())
         app = create_app(settings, clouds, chaos=plan_chaos(settings), ca=ca)

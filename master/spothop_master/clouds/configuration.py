@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from spothop.catalog.table import Catalogue, packaged
 from spothop.figures import as_written
 
 
@@ -35,6 +36,8 @@ class CloudContext:
     """The cloud's own configuration."""
     hidden: Iterable[Path] = ()
     """What no VM under another user sees, beside `home`; for a cloud whose VMs are here."""
+    catalogue: Catalogue = field(default_factory=packaged)
+    """What VM types there are, and what they cost on demand."""
 
 
 Config = TypeVar("Config", bound=BaseModel)

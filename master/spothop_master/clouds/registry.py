@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spothop.catalog.table import Catalogue, packaged
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.configuration import CloudContext
 
@@ -41,11 +42,13 @@ def make_clouds(
     master_url: str,
     files: Mapping[str, Path | None] | None = None,
     hidden: Iterable[Path] = (),
+    catalogue: Catalogue | None = None,
 ) -> dict[str, Cloud]:
     """The clouds of these names, ready for use; no provider is called.
 
     `home` is the master's home folder, `master_url` where VMs reach the master, `files` the
-    configuration of each cloud. `hidden` is what no VM under another user sees, beside `home`.
+    configuration of each cloud, `catalogue` the VM types there are, if not those of the package.
+    `hidden` is what no VM under another user sees, beside `home`.
     Raises UnknownCloud, and ConfigError for a bad configuration, or one that this machine cannot
     have. Forks: call it while there is one thread.
     """
@@ -54,7 +57,11 @@ def make_clouds(
         module = importlib.import_module(_provider(name).module)
         clouds[name] = module.make(
             CloudContext(
-                home=home, master_url=master_url, file=(files or {}).get(name), hidden=hidden
+                home=home,
+                master_url=master_url,
+                file=(files or {}).get(name),
+                hidden=hidden,
+                catalogue=catalogue if catalogue is not None else packaged(),
             )
         )
     return clouds

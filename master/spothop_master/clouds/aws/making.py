@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spothop.catalog.table import packaged
 from spothop_master.clouds.aws.config import load
 from spothop_master.clouds.aws.driver import AwsCloud
 from spothop_master.clouds.aws.offers import VmType
@@ -21,7 +20,7 @@ def make(context: CloudContext) -> Cloud:
         each.vm: VmType(
             prices=each.prices, gpu=each.shape.gpus > 0, arch=each.shape.arch or "x86_64"
         )
-        for each in packaged().types
+        for each in context.catalogue.types
         if each.cloud == "aws"
     }
     return AwsCloud(load(context.file), types=types)
