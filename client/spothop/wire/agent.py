@@ -176,6 +176,8 @@ class AgentConfig(Strict):
     are limited to that) and as much of unsent reports (a few thousand)."""
     ca: str = ""
     """Certificates in PEM: who may vouch for the master. Empty: whoever the VM's system trusts."""
+    away_s: float = Field(86_400.0, gt=0)
+    """A VM that hears nothing of its master for so long saves, and ends itself."""
 
 
 class LogReply(Strict):
