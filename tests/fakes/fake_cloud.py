@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from spothop.wire import AgentConfig, Dialect, Pool
+from spothop.wire import ANY_ZONE, AgentConfig, Dialect, Pool
 from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
@@ -99,6 +99,8 @@ class FakeCloud:
     name: str = "fake"
     list_every_s: float = 1.0
     settle_s: float = 5.0
+    launches_per_s: float | None = None
+    launches_in_burst: int = 1
     separates_users: bool = True
     zones: tuple[str, ...] = ("a", "b", "c")
     on_demand: bool = False
@@ -126,7 +128,12 @@ class FakeCloud:
 
     @property
     def limits(self) -> CloudLimits:
-        return CloudLimits(list_every_s=self.list_every_s, settle_s=self.settle_s)
+        return CloudLimits(
+            list_every_s=self.list_every_s,
+            settle_s=self.settle_s,
+            launches_per_s=self.launches_per_s,
+            launches_in_burst=self.launches_in_burst,
+        )
 
     def pools(self) -> Sequence[PoolInfo]:
         self._answer()
@@ -162,7 +169,7 @@ class FakeCloud:
         machine = Machine(
             id=f"i-{len(self.machines) + 1}",
             token=token,
-            pool=spec.pool,
+            pool=self._given(spec.pool),
             tags=dict(spec.tags),
             user_data=spec.user_data,
             requested_at=now,
@@ -183,6 +190,10 @@ class FakeCloud:
         price = 1.0 + self.zones.index(spec.pool.zone) / 10
         if spec.pool.spot and spec.max_price is not None and spec.max_price < price:
             raise PriceTooHigh(f"{spec.pool} costs {price:g} USD/h")
+
+    def _given(self, pool: Pool) -> Pool:
+        """Where it is left to the cloud, the zone is always the same one."""
+        return pool.model_copy(update={"zone": "given"}) if pool.zone == ANY_ZONE else pool
 
     def list(self, owner: str) -> Sequence[Vm]:
         self._answer()

@@ -108,6 +108,9 @@ class MasterHarness:
         self.random = random.Random(seed)
         self.calls: Executor = Inline()
         """Where clouds are called to launch and to terminate; set it before `restart`."""
+        self.repeat_after_s: tuple[float, ...] = ()
+        """After an unclear answer to a launch; not at all unless a test is about it."""
+        self.slept: list[float] = []
         self.chains: dict[str, FakeChain] = defaultdict(FakeChain)
         self.agents: dict[str, ScriptedAgent] = {}
         self._tokens = 0
@@ -142,6 +145,8 @@ class MasterHarness:
             chaos=self.chaos,
             executor=self.calls,
             rng=rng,
+            repeat_after_s=self.repeat_after_s,
+            sleep=self._sleep,
             new_token=self._token,
             attention=self.attention,
         )
@@ -174,6 +179,11 @@ class MasterHarness:
             return vm or launch(spec, token)
 
         self.cloud.launch = slow  # type: ignore[method-assign]
+
+    def _sleep(self, seconds: float) -> None:
+        """Of a thread that calls a cloud: time passes, and nothing else happens."""
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
 
     def _token(self) -> str:
         self._tokens += 1

@@ -165,6 +165,8 @@ class Sighting:
     cause: EndCause | None = None
     refused: Refused | None = None
     """What the cloud said after it had accepted the launch."""
+    zone: str = ""
+    """That the cloud gave it."""
     running_at: datetime | None = None
     ended_at: datetime | None = None
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spothop.catalog.needs import Shape
-from spothop.wire import Pool, VmReason
+from spothop.wire import ANY_ZONE, Pool, VmReason
 from spothop_master.core.facts import Match, Requirements, VmFacts
 from spothop_master.core.refusals import FINAL, PoolRefusal
 
@@ -105,12 +105,19 @@ def _last_harm(
     if refusal is not None:
         harms.append((refusal.last_at, refusal.error))
     for vm in history:
-        if (vm.pool.cloud, vm.pool.zone) == (pool.cloud, pool.zone) and vm.pool.spot:
+        if vm.pool.spot and _same_place(vm.pool, pool):
             if vm.notice_at is not None:
                 harms.append((vm.notice_at, "preempted"))
             elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:
                 harms.append((vm.ended_at, "preempted"))
     return max((harm for harm in harms if harm[0] > since), default=None)
+
+
+def _same_place(one: Pool, other: Pool) -> bool:
+    """A pool without a zone of its own may give a VM in any of its region."""
+    if (one.cloud, one.region) != (other.cloud, other.region):
+        return False
+    return one.zone == other.zone or ANY_ZONE in (one.zone, other.zone)
 
 
 def _reason(pool: Pool, price: float, bad: tuple[datetime, str] | None, now: datetime) -> str:

@@ -185,7 +185,8 @@ def _of_vm(
                 leases.void(session, row.id)
             vms.launched(session, row, cloud_id=seen.cloud_id, reason=action.reason, now=now)
         case MarkRunning():
-            vms.running(session, row, running_at=action.running_at, now=now)
+            zone = seen.zone if seen else ""
+            vms.running(session, row, running_at=action.running_at, zone=zone, now=now)
         case LaunchLost():
             leases.void(session, row.id)
             vms.launch_lost(session, row, detail=action.reason, growth=growth, now=now)
@@ -214,6 +215,7 @@ def _of_vm(
                 row,
                 cause=seen.cause if seen else facts.record,
                 running_at=seen.running_at if seen else None,
+                zone=seen.zone if seen else "",
                 ended_at=seen.ended_at if seen else None,
                 last_contact_at=heartbeats.last_contact(row.id),
                 reason=action.reason,

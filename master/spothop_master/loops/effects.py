@@ -8,14 +8,19 @@ the lease of its VM, or by nobody; and a cloud that hangs takes no thread of ano
 2. Effects wait for a thread of their cloud, so `renew` has to be called meanwhile. A launch whose
    VM nobody wants any more when its turn comes is not made, nor is one whose account, region or
    zone was closed meanwhile (`core.refusals`).
-3. An unexpected exception gives the lease back, and the cloud's listing tells what came of the
-   call. So it is after an answer that is not clear.
+3. After an answer that is not clear the same launch is asked for again, with its token and the same
+   bytes: the cloud makes one VM for a token, so that its answer tells what came of the first one.
+   When that is not clear either, the cloud's listing tells, as after an unexpected exception, which
+   gives the lease back.
+4. Launches go no faster than their cloud takes them (`clouds.pacing`); whoever waits for that looks
+   after it whether its VM is still wanted.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,8 +36,10 @@ from spothop_master.clouds.base import (
     Cloud,
     CloudError,
     LaunchSpec,
+    Vm,
     refused_by,
 )
+from spothop_master.clouds.pacing import Pacing
 from spothop_master.core.refusals import BackOff, Growth, Refused
 from spothop_master.store import leases, refusals, transitions, vms
 from spothop_master.store.db import Database
@@ -41,6 +48,9 @@ from spothop_master.store.schema import VmRow
 log = logging.getLogger(__name__)
 
 RENEW = leases.TTL / 3
+
+REPEAT_AFTER_S = (1.0, 4.0)
+"""After an answer to a launch that is not clear it is repeated so many times, after so long."""
 
 _LEAVING = {state.value for state in VM_LEAVING}
 
@@ -89,6 +99,9 @@ class Effects:
     """Of the back-off after a refusal."""
     done: Callable[[str], None]
     """Called with the job's id when a result is written, or dropped."""
+    repeat_after_s: Sequence[float] = REPEAT_AFTER_S
+    sleep: Callable[[float], None] = time.sleep
+    _paces: dict[str, Pacing] = field(default_factory=dict)
     _executors: dict[str, Executor] = field(default_factory=dict)
     _held: dict[str, str] = field(default_factory=dict)
     """VM -> token of the lease under which it is called about."""
@@ -167,12 +180,24 @@ class Effects:
             return self._ask_nobody(effect)
         if isinstance(effect, Terminate):
             return self._terminate(effect)
+        self._wait_for_turn(effect.cloud)
         with self.db.read() as session:
             row = session.get(VmRow, effect.vm)
             if row is None or row.state in _LEAVING:
                 return self._withdraw(effect)
             closed = refusals.closed_since(session, row, now=self.clock())
         return self._launch(effect) if closed is None else self._not_asked(effect, closed)
+
+    def _wait_for_turn(self, cloud: str) -> None:
+        limits = self.clouds[cloud].limits
+        if limits.launches_per_s is None:
+            return
+        with self._lock:
+            pace = self._paces.setdefault(
+                cloud, Pacing(limits.launches_per_s, limits.launches_in_burst)
+            )
+        if (wait_s := pace.wait_s(self.clock())) > 0:
+            self.sleep(wait_s)
 
     def _ask_nobody(self, effect: Effect) -> Write:
         if isinstance(effect, Terminate):
@@ -198,7 +223,7 @@ class Effects:
 
     def _launch(self, effect: Launch) -> Write:
         try:
-            vm = self.clouds[effect.cloud].launch(effect.spec, effect.token)
+            vm = self._ask_for_vm(effect)
         except Ambiguous as error:
             return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
         except CloudError as error:
@@ -212,6 +237,17 @@ class Effects:
             vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self.clock())
 
         return write
+
+    def _ask_for_vm(self, effect: Launch) -> Vm:
+        """Raises CloudError; Ambiguous when repeating it did not make it clear."""
+        for wait_s in self.repeat_after_s:
+            try:
+                return self.clouds[effect.cloud].launch(effect.spec, effect.token)
+            except Ambiguous as error:
+                log.warning("VM %s: no clear answer (%s); asking the same again", effect.vm, error)
+            self.sleep(wait_s)
+            self._wait_for_turn(effect.cloud)
+        return self.clouds[effect.cloud].launch(effect.spec, effect.token)
 
     def _refused(self, vm_id: str, refused: Refused, pool: str) -> Write:
         text = f"{pool} refused: {refused.detail}"

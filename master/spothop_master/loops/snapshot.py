@@ -349,6 +349,7 @@ def sighting_of(vm: base.Vm) -> Sighting:
         over=over,
         cause=vm.cause if over else None,
         refused=base.refused_by(vm.error) if vm.error is not None else None,
+        zone=vm.pool.zone,
         running_at=vm.running_at,
         ended_at=vm.ended_at,
     )

@@ -11,6 +11,7 @@ import logging
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from spothop_master.core.facts import Limits, Snapshot
 from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply
-from spothop_master.loops.effects import Effect, Effects, Launch, Terminate, threads
+from spothop_master.loops.effects import REPEAT_AFTER_S, Effect, Effects, Launch, Terminate, threads
 from spothop_master.loops.snapshot import (
     Observed,
     clouds_in_use,
@@ -94,6 +95,8 @@ class Supervisor:
         chaos: Chaos | None = None,
         executor: Executor | None = None,
         rng: random.Random | None = None,
+        repeat_after_s: Sequence[float] = REPEAT_AFTER_S,
+        sleep: Callable[[float], None] = time.sleep,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         attention: MutableMapping[str, str] | None = None,
     ) -> None:
@@ -134,6 +137,8 @@ class Supervisor:
             ),
             growth=lambda: limits_of(settings).growth(self._rng.random()),
             done=lambda job_id: self._on_change([job_id]),
+            repeat_after_s=repeat_after_s,
+            sleep=sleep,
         )
         self._observed = Observed(
             watcher=watcher,

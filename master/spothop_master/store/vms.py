@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
+from spothop.wire import ANY_ZONE, JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope
 from spothop_master.core.states import VmEvent
@@ -206,8 +206,15 @@ def forget_refused(session: Session, job_id: str) -> None:
         session.delete(row)
 
 
-def running(session: Session, row: VmRow, *, running_at: datetime, now: datetime) -> None:
-    """Billing begins, allocation is over."""
+def running(
+    session: Session, row: VmRow, *, running_at: datetime, zone: str = "", now: datetime
+) -> None:
+    """Billing begins, allocation is over. Where the cloud was to choose a zone, it has chosen:
+    `zone` is that of the VM from now on. Not earlier: what is refused is the pool that was asked.
+    """
+    if row.zone == ANY_ZONE and zone:
+        refusals.gave_a_vm(session, row)
+        row.zone = zone
     row.running_at = min(max(running_at, row.requested_at), now)
     latency = (row.running_at - row.requested_at).total_seconds()
     observations.add(session, row, "allocation", latency, now=now)
@@ -242,6 +249,7 @@ def over(
     *,
     cause: EndCause | None,
     running_at: datetime | None,
+    zone: str = "",
     ended_at: datetime | None,
     last_contact_at: datetime | None,
     reason: str,
@@ -249,7 +257,7 @@ def over(
 ) -> None:
     """The cloud says it is over: its state, its reason by rank of evidence, and its life."""
     if row.running_at is None and running_at is not None:
-        running(session, row, running_at=running_at, now=now)
+        running(session, row, running_at=running_at, zone=zone, now=now)
     end = ending(
         EndEvidence(
             running_at=row.running_at,
