@@ -27,6 +27,7 @@ from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import Buckets, VmLimits
+from spothop_master.agents.log_quotas import LogQuotas
 from spothop_master.agents.pace import Pace
 from spothop_master.agents.progress import ProgressWriter
 from spothop_master.agents.sessions import Sessions
@@ -217,7 +218,7 @@ def make_services(
         on_append=partial(_one, notifier, News.LOG),
     )
     followers = Followers()
-    agent_logs = AgentLogs(db, sessions, logs)
+    agent_logs = AgentLogs(db, sessions, LogQuotas(db, logs, settings.quota, clock))
     syncs = Syncs(
         db,
         settings,

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -140,9 +141,18 @@ class Bundles:
             return False
         return True
 
-    def upload(self, sha256: str) -> Upload:
-        """Raises `BadBundleName`."""
-        return Upload(self._folder, _checked(sha256), self._limit)
+    def bytes_of(self, names: Iterable[str]) -> int:
+        """Of those of these that are there."""
+        total = 0
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += (self._folder / _checked(name)).stat().st_size
+        return total
+
+    def upload(self, sha256: str, *, most: int | None = None) -> Upload:
+        """Of `most` bytes, where that is less than the limit of all. Raises `BadBundleName`."""
+        limit = self._limit if most is None else min(most, self._limit)
+        return Upload(self._folder, _checked(sha256), limit)
 
 
 def _file(path: Path) -> BundleFile:

@@ -60,9 +60,20 @@ class Logs:
         self._limit = limit
         self._lock = threading.Lock()
 
-    def append(self, job: str, attempt: int, node: int = 0, *, offset: int, data: bytes) -> int:
-        """Write what is new of a chunk; the offset at which the next one has to begin. Raises
-        LogFull."""
+    def append(
+        self,
+        job: str,
+        attempt: int,
+        node: int = 0,
+        *,
+        offset: int,
+        data: bytes,
+        most: int | None = None,
+    ) -> int:
+        """Write what is new of a chunk; the offset at which the next one has to begin. The log may
+        have `most` bytes, where that is less than the limit of all and the file system can give
+        its beginning back. Raises LogFull."""
+        limit = self._limit if most is None else min(most, self._limit)
         path = self._path(job, attempt, node)
         with self._lock:
             path.parent.mkdir(exist_ok=True)
@@ -72,7 +83,8 @@ class Logs:
             new = data[size - offset :]
             if new:
                 with path.open("ab") as file:
-                    if not _trim(file.fileno(), self._limit - len(new)):
+                    fits = _trim(file.fileno(), limit - len(new))
+                    if not fits and size + len(new) > self._limit:
                         raise LogFull(f"the log has {size} bytes; {self._limit} are the most")
                     file.write(new)
         if new:

@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -62,6 +63,21 @@ class Retention(BaseModel):
     """Code bundles, from the end of the last job that used one, or its last upload: 30 days."""
     bundles_bytes: float = Field(default=20e9, gt=0)
     """Of all bundles; beyond it the ones that were used longest ago go first."""
+
+
+class Quota(BaseModel):
+    """What one user may take of the master; None is no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    jobs: int | None = Field(default=None, ge=0)
+    """That have not ended. A submit over it is refused."""
+    vms: int | None = Field(default=None, ge=0)
+    """At once. A job that needs one more waits."""
+    bundle_bytes: int | None = Field(default=None, ge=0)
+    """Of code bundles. An upload over it is refused."""
+    log_bytes: int | None = Field(default=None, ge=0)
+    """Of logs. The log that grows over it loses its oldest lines."""
 
 
 class MasterSettings(BaseModel):
@@ -174,6 +190,9 @@ class MasterSettings(BaseModel):
     retention: Retention = Field(default_factory=Retention)
     """From the environment as `name=number,name=number`, such as `logs_s=864000`."""
 
+    quota: Quota = Field(default_factory=Quota)
+    """Of each user who has none of their own; from the environment as `jobs=20,vms=8`."""
+
     chaos: str = ""
     """For tests of this program only: `<point>=kill`, see `chaos`; each strikes once per home."""
 
@@ -209,15 +228,16 @@ class MasterSettings(BaseModel):
                 raise ValueError(f"{folder} is no absolute path")
         return tuple(folders)
 
-    @field_validator("retention", mode="before")
+    @field_validator("retention", "quota", mode="before")
     @classmethod
-    def _section(cls, value: Any) -> Any:
+    def _section(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
+        fields = (Quota if info.field_name == "quota" else Retention).model_fields
         pairs = [part.partition("=") for part in value.split(",") if part.strip()]
-        unknown = {name.strip() for name, _, _ in pairs} - set(Retention.model_fields)
+        unknown = {name.strip() for name, _, _ in pairs} - set(fields)
         if unknown:
-            known = ", ".join(Retention.model_fields)
+            known = ", ".join(fields)
             raise ValueError(f"no {sorted(unknown)[0]!r} in it; it has {known}")
         return {name.strip(): number.strip() for name, _, number in pairs}
 

@@ -67,6 +67,7 @@ GET    /api/v1/users                      401   200   403   403   403   401   40
 POST   /api/v1/users                      401   201   403   403   403   401   401   401   401
 POST   /api/v1/users/{name}/disable       401   200   403   403   403   401   401   401   401
 POST   /api/v1/users/{name}/enable        401   200   403   403   403   401   401   401   401
+PATCH  /api/v1/users/{name}/quota         401   200   403   403   403   401   401   401   401
 GET    /api/v1/tokens                     401   200   403   403   403   401   401   401   401
 POST   /api/v1/tokens                     401   201   403   403   403   401   401   401   401
 DELETE /api/v1/tokens/{token_id}          401   200   403   403   403   401   401   401   401
@@ -206,6 +207,7 @@ class World:
             "POST /api/v1/jobs/{ref}/injection": {"mttp_s": [1e6]},
             "POST /api/v1/vms/{vm_id}/injection": {"mttp_s": [1e6]},
             "POST /api/v1/users": {"name": "new"},
+            "PATCH /api/v1/users/{name}/quota": {"jobs": 100},
             "POST /api/v1/tokens": {"user": "admin"},
             "POST /agent/v1/join": {"token": self.waiting.join_token, "agent_version": "1"},
             "POST /agent/v1/sync": {**vm, "reports": []},

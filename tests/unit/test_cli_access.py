@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from fakes.cli_master import NOW, Cli, in_80_columns, reply
 from spothop.cli.commands import access
-from spothop.wire import NewToken, TokenView, UserView
+from spothop.wire import NewToken, QuotaView, TokenView, Used, UserView
 
 SECRET = "spothop_" + "x" * 43
 GROUPS = {"user": access.user, "token": access.token}
@@ -35,6 +35,14 @@ def token(id_: int, **more: object) -> TokenView:
     return TokenView.model_validate({**plain, **more})
 
 
+QUOTA = QuotaView(
+    jobs=Used(used=3, limit=5),
+    vms=Used(used=2, limit=None),
+    bundle_bytes=Used(used=1_500_000, limit=2_000_000_000),
+    log_bytes=Used(used=0, limit=None),
+)
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     cli = in_80_columns(capsys, monkeypatch)
@@ -44,6 +52,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         "GET /users": [user, user.model_copy(update={"disabled_at": None, "name": "b" * 64})],
         "POST /users": made,
         "POST /users/ann/disable": user,
+        "PATCH /users/ann/quota": user.model_copy(update={"quota": QUOTA}),
         "POST /users/ann/enable": user,
         "GET /tokens": [
             token(1),
@@ -130,3 +139,26 @@ def test_whoever_revokes_the_token_in_use_is_told(cli: Cli) -> None:
 def test_what_cannot_be_meant_is_refused(cli: Cli, line: str, words: str) -> None:
     assert cli(*line.split()) == 2
     assert words in cli.err
+
+
+def test_of_a_quota_only_what_was_typed_is_sent(cli: Cli) -> None:
+    asked: list[bytes] = []
+    told = cli.master.scripted["PATCH /users/ann/quota"]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.content)
+        assert isinstance(told, httpx.Response)
+        return told
+
+    cli.master.scripted["PATCH /users/ann/quota"] = handle
+    words = ["--jobs", "5", "--vms", "default", "--bundles", "2GB"]
+    assert cli("user", "quota", "ann", *words) == 0
+    assert json.loads(asked[0]) == {"jobs": 5, "vms": None, "bundle_bytes": 2_000_000_000}
+    shown = " ".join(cli.out.split())
+    assert "3 of 5 2 1.5 MB of 2 GB 0 B" in shown, shown
+
+
+@pytest.mark.parametrize("word", ["--jobs -1", "--vms x", "--logs 5", "--bundles 5mb"])
+def test_what_is_no_quota_is_refused_before_anything_is_sent(cli: Cli, word: str) -> None:
+    assert cli("user", "quota", "ann", *word.split()) == 2
+    assert "or default" in cli.err

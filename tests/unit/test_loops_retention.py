@@ -272,6 +272,22 @@ def test_beyond_their_size_the_logs_go_whose_jobs_ended_first(tmp_path: Path) ->
     assert "all logs together had more than 25 B" in room.logs.removed("ended-2")
 
 
+def test_over_a_users_quota_the_logs_go_of_their_job_that_ended_first(tmp_path: Path) -> None:
+    room = Room(tmp_path, logs_s=1e9)
+    with room.db.begin() as session:
+        session.add(User(id=2, name="v", role="user", created_at=room.clock(), max_log_bytes=15))
+        session.flush()
+        for number, days in ((2, 100.0), (3, 50.0)):
+            row = sample_rows.job(f"ended-{number}", "failed", 0, 2)
+            row.ended_at = room.ago(days)
+            session.add(row)
+    for job in ("ended-1", "ended-2", "ended-3"):
+        room.logs.append(job, 1, offset=0, data=b"x" * 10)
+    room.run()
+    assert room.logs.folders() == {"ended-1": 10, "ended-2": 0, "ended-3": 10}
+    assert "the logs of its user had more than 15 B, their quota" in room.logs.removed("ended-2")
+
+
 def test_a_bundle_stays_while_a_job_that_has_not_ended_needs_it(tmp_path: Path) -> None:
     room = Room(tmp_path, bundles_bytes=1)
     with room.db.begin() as session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from rich.console import Console
@@ -34,7 +34,9 @@ from spothop.wire import (
     Pool,
     PoolPlan,
     PoolView,
+    QuotaView,
     TokenView,
+    Used,
     UserView,
     VmPage,
     VmView,
@@ -365,10 +367,27 @@ def log_line(line: str) -> Text:
 
 def users(console: Console, list_: Sequence[UserView], *, now: datetime) -> None:
     rows = [
-        (user.name, user.role, str(user.tokens), age(user.created_at, now=now), _since(user, now))
+        (
+            *(user.name, user.role, str(user.tokens), *_quota(user.quota)),
+            *(age(user.created_at, now=now), _since(user, now)),
+        )
         for user in list_
     ]
-    print_table(console, ("USER", "ROLE", "TOKENS", "AGE", "STATE"), rows, right=("TOKENS", "AGE"))
+    numbers = ("TOKENS", "JOBS", "VMS", "BUNDLES", "LOGS", "AGE")
+    print_table(console, ("USER", "ROLE", *numbers, "STATE"), rows, right=numbers)
+
+
+def _quota(quota: QuotaView | None) -> tuple[str, ...]:
+    """Of each what is taken, and the limit where there is one."""
+    if quota is None:
+        return (NOTHING,) * 4
+    counts = (_used(each, str) for each in (quota.jobs, quota.vms))
+    sizes = (_used(each, size) for each in (quota.bundle_bytes, quota.log_bytes))
+    return (*counts, *sizes)
+
+
+def _used(each: Used, text: Callable[[int], str]) -> str:
+    return text(each.used) if each.limit is None else f"{text(each.used)} of {text(each.limit)}"
 
 
 def _since(user: UserView, now: datetime) -> str:

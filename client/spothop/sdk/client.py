@@ -43,6 +43,7 @@ from spothop.wire import (
     PlanReply,
     PoolView,
     PreemptRequest,
+    QuotaRequest,
     StrayView,
     SubmitRequest,
     TokenView,
@@ -159,6 +160,12 @@ class Client:
         """Whether the user's tokens count; jobs train on."""
         path = f"/users/{_part(user)}/{'disable' if disabled else 'enable'}"
         return self._http.read(UserView, self._http.send("POST", path))
+
+    def set_quota(self, user: str, request: QuotaRequest) -> UserView:
+        """Only the fields that were set of it: the others stay."""
+        body = request.model_dump(exclude_unset=True)
+        path = f"/users/{_part(user)}/quota"
+        return self._http.read(UserView, self._http.send("PATCH", path, body=body))
 
     def tokens(self, *, all: bool = False) -> list[TokenView]:
         """Those that count, or `all` that ever were; newest first."""

@@ -10,7 +10,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from spothop.wire.access import NewToken, TokenRequest, TokenView, UserRequest, UserView
+from spothop.wire.access import (
+    NewToken,
+    QuotaRequest,
+    QuotaView,
+    TokenRequest,
+    TokenView,
+    Used,
+    UserRequest,
+    UserView,
+)
 from spothop.wire.agent import (
     LOGS_RIDE,
     MAX_REPORTS,
@@ -199,6 +208,8 @@ __all__ = [
     "PreparedReport",
     "Problem",
     "ProtectionReport",
+    "QuotaRequest",
+    "QuotaView",
     "RefusalView",
     "ReleaseDirective",
     "RestoredReport",
@@ -219,6 +230,7 @@ __all__ = [
     "TokenView",
     "Unprotected",
     "UnprotectedView",
+    "Used",
     "UserRequest",
     "UserView",
     "VmPage",

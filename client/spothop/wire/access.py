@@ -17,11 +17,41 @@ LONGEST_S = 10 * 365 * 86400.0
 """The farthest expiry that can be asked for: ten years."""
 
 
+MOST, MOST_BYTES = 2**31 - 1, 2**53 - 1
+"""The largest quotas: a number of the database, and one that every reader of JSON keeps."""
+
+
 class UserRequest(Strict):
     """A new user; its first token is in the answer."""
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")
     role: RoleName = "user"
+
+
+class QuotaRequest(Strict):
+    """What a user may take of the master: what is not named stays, None is the master's default."""
+
+    jobs: int | None = Field(default=None, strict=True, ge=0, le=MOST)
+    vms: int | None = Field(default=None, strict=True, ge=0, le=MOST)
+    bundle_bytes: int | None = Field(default=None, strict=True, ge=0, le=MOST_BYTES)
+    log_bytes: int | None = Field(default=None, strict=True, ge=0, le=MOST_BYTES)
+
+
+class Used(BaseModel):
+    used: int
+    limit: int | None
+    """None: there is none."""
+
+
+class QuotaView(BaseModel):
+    """What a user takes, and may take."""
+
+    jobs: Used
+    """That have not ended and are not paused."""
+    vms: Used
+    """Without those that have a notice."""
+    bundle_bytes: Used
+    log_bytes: Used
 
 
 class UserView(BaseModel):
@@ -32,6 +62,8 @@ class UserView(BaseModel):
     """None of its tokens counts since then."""
     tokens: int
     """Those that count."""
+    quota: QuotaView | None = None
+    """Masters before this field do not tell."""
 
 
 class TokenRequest(Strict):

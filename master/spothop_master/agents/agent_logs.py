@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 
 from spothop.wire import LogChunk, LogState, VmState
+from spothop_master.agents.log_quotas import LogQuotas
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
-from spothop_master.logs import LogFull, Logs
+from spothop_master.logs import LogFull
 from spothop_master.problems import ApiError
 from spothop_master.store import attempts
 from spothop_master.store.db import Database
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 class AgentLogs:
     """One per master. Its methods wait for a disk: call them from a thread."""
 
-    def __init__(self, db: Database, sessions: Sessions, logs: Logs) -> None:
+    def __init__(self, db: Database, sessions: Sessions, logs: LogQuotas) -> None:
         self._db = db
         self._sessions = sessions
         self._logs = logs

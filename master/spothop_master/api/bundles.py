@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
 from spothop_master import bundles
-from spothop_master.api import errors, openapi
+from spothop_master.api import errors, openapi, quotas
 from spothop_master.api.deps import Reader, ServicesDep, Writer
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1/bundles", tags=["bundles"])
     "/{sha256}",
     status_code=201,
     response_class=Response,
-    responses={200: {"description": "Already there"}, **errors.answers(401, 403, 413, 422)},
+    responses={200: {"description": "Already there"}, **errors.answers(401, 403, 409, 413, 422)},
     openapi_extra=openapi.takes_bytes("application/gzip"),
 )
 async def put_bundle(
@@ -32,10 +32,16 @@ async def put_bundle(
     """The raw tar.gz. 201 when it is new, 200 when this user has sent it before."""
     try:
         known = await run_in_threadpool(own_bundle, services, user, sha256) is not None
-        with services.bundles.upload(sha256) as upload:
+        room = await run_in_threadpool(quotas.bundle_room, services, user, sha256)
+        with services.bundles.upload(sha256, most=room) as upload:
             async for chunk in request.stream():
                 await run_in_threadpool(upload.write, chunk)
             await run_in_threadpool(upload.finish)
+    except bundles.BundleTooLarge as error:
+        if room is None or room >= services.settings.max_bundle_bytes:
+            raise _problem(error) from None
+        refused = await run_in_threadpool(quotas.no_bundle_room, services, user, room)
+        raise refused from None
     except bundles.BundleError as error:
         raise _problem(error) from None
     await run_in_threadpool(_record, services, user, sha256)

@@ -22,7 +22,7 @@ from spothop.wire import (
     Wanted,
 )
 from spothop_master import bundles
-from spothop_master.api import errors
+from spothop_master.api import errors, quotas
 from spothop_master.api.bundles import no_such_bundle, own_bundle
 from spothop_master.api.deps import MAX_INTEGER, Count, Reader, ServicesDep, Writer
 from spothop_master.api.lookup import job_for
@@ -82,6 +82,7 @@ def _submit(
     now = services.clock()
     with services.db.begin() as session:
         refuse_job(services, session, user, spec)
+        quotas.refuse_job(services, session, user, spec)
         _check_init_from(session, user, spec)
         job = jobs.submit(
             session,

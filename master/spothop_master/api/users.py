@@ -8,13 +8,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path
 from sqlalchemy.orm import Session
 
-from spothop.wire import NewToken, TokenRequest, TokenView, UserRequest, UserView
+from spothop.wire import NewToken, QuotaRequest, TokenRequest, TokenView, UserRequest, UserView
 from spothop_master import home
-from spothop_master.api import errors
+from spothop_master.api import errors, quotas
 from spothop_master.api.deps import MAX_INTEGER, Reader, ServicesDep
 from spothop_master.api.separation import refuse_user
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal, Role, new_api_token
+from spothop_master.services import Services
 from spothop_master.store import users
 from spothop_master.store.schema import Token, User
 
@@ -40,7 +41,8 @@ TokenId = Annotated[int, Path(ge=1, le=MAX_INTEGER)]
 def list_users(services: ServicesDep, _user: Admin) -> list[UserView]:
     """By name."""
     with services.db.read() as session:
-        return users.user_views(session, now=services.clock())
+        usage = quotas.Usage(services, session)
+        return users.user_views(session, now=services.clock(), quota=usage.view)
 
 
 @router.post("/users", status_code=201, responses=errors.answers(409, 413, 422))
@@ -67,6 +69,18 @@ def disable_user(name: str, services: ServicesDep, _user: Admin) -> UserView:
 def enable_user(name: str, services: ServicesDep, _user: Admin) -> UserView:
     """The user's tokens count again, but for those that were revoked."""
     return _set_disabled(services, name, disabled=False)
+
+
+@router.patch("/users/{name}/quota", responses=errors.answers(404, 413, 422))
+def set_quota(name: str, services: ServicesDep, _user: Admin, request: QuotaRequest) -> UserView:
+    """What the user may take; what is not named stays, and null is what the settings say. What is
+    over a new limit stays, too: nothing is ended."""
+    with services.db.begin() as session:
+        user = _find(session, name)
+        for field in request.model_fields_set:
+            setattr(user, f"max_{field}", getattr(request, field))
+        session.flush()
+        return _view(services, session, user)
 
 
 @router.get("/tokens", responses=errors.answers(422))
@@ -126,9 +140,15 @@ def _set_disabled(services: ServicesDep, name: str, *, disabled: bool) -> UserVi
         with services.db.begin() as session:
             user = _find(session, name)
             users.set_disabled(session, user, disabled=disabled, now=now)
-            return next(v for v in users.user_views(session, now=now) if v.name == user.name)
+            return _view(services, session, user)
     except users.LastAdmin as error:
         raise _last_admin(error) from None
+
+
+def _view(services: Services, session: Session, user: User) -> UserView:
+    usage = quotas.Usage(services, session)
+    found = users.user_views(session, now=services.clock(), quota=usage.view)
+    return next(view for view in found if view.name == user.name)
 
 
 def _find(session: Session, name: str, *, field: str | None = None) -> User:

@@ -44,6 +44,8 @@ class Limits:
     backoff_max_s: float = 300
     ask_again_s: float = 5
     """Between two requests to terminate the same VM."""
+    user_vms: int | None = None
+    """At once, of a user without a quota of their own; None: any number."""
     avoid_s: float = 120
     """A zone that preempted, or a pool that refused, is tried last for this long."""
 
@@ -213,6 +215,16 @@ class VmFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VmQuota:
+    """VMs that the owner of a job may have at once."""
+
+    owner: str
+    limit: int
+    used: int
+    """By all of the owner's jobs; a VM with a notice does not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """One job at one moment."""
 
@@ -227,6 +239,8 @@ class Snapshot:
     """What pools answered to this job."""
     back_offs: tuple[BackOff, ...] = ()
     """Of zones, regions and accounts, for all jobs."""
+    quota: VmQuota | None = None
+    """Of the job's owner; None: there is none."""
     offers: Mapping[Pool, float] | None = field(default=None)
     """USD an hour; None while no cloud has answered."""
     shapes: Mapping[Pool, Shape] = field(default_factory=dict)

@@ -10,6 +10,8 @@ What it must guarantee: a job that is wanted always has an attempt, a wait with 
 3. Refusals go to the next pool at once. There is a wait only while every pool is closed by what it
    or its zone, region or account refused (`refusals`), until the first of them opens; without any
    pool left, the job fails, unless a whole attempt still lives.
+4. A launch that would be over the quota of the job's owner waits. A VM with a notice is not
+   counted, so that it never holds up the one that replaces it.
 """
 
 from __future__ import annotations
@@ -43,6 +45,10 @@ from spothop_master.core.facts import AttemptFacts, PlaceFacts, Snapshot, VmFact
 
 _COUNTED = USER_FAILURES | {EndReason.INFRASTRUCTURE, EndReason.FENCED}
 """After an end for one of these reasons the next attempt waits for the back-off."""
+
+
+QUOTA_S = 10.0
+"""A job that waits for its owner's quota is looked at again after this, up to twice of it."""
 
 
 def replacement(snapshot: Snapshot) -> list[Action]:
@@ -143,6 +149,8 @@ def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) ->
     """All in one pool: the nodes of a gang talk to each other at every step."""
     if _waiting(snapshot) or snapshot.offers is None:
         return []
+    if wait := _over_quota(snapshot, len(nodes)):
+        return [wait]
     job, limits = snapshot.job, snapshot.limits
     choices = placement.order(
         snapshot.offers,
@@ -166,6 +174,18 @@ def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) ->
         return [_until_one_opens(snapshot, closed)]
     text = "; ".join([why, first.reason, *refusals.left_out(closed)])
     return [LaunchVm(attempt=attempt, node=node, pool=first.pool, reason=text) for node in nodes]
+
+
+def _over_quota(snapshot: Snapshot, wanted: int) -> Wait | None:
+    """The owner has as many VMs as they may have; another look in a while: what frees one is a row
+    of another job."""
+    quota = snapshot.quota
+    if quota is None or quota.used + wanted <= quota.limit:
+        return None
+    why = f"user {quota.owner!r} may have {quota.limit} VMs at once"
+    seconds = QUOTA_S * (1.0 + snapshot.jitter)
+    text = f"{why} and has {quota.used}; next look in {seconds:.0f} s"
+    return Wait(until=snapshot.now + timedelta(seconds=seconds), reason=text, why=why)
 
 
 def _until_one_opens(snapshot: Snapshot, closed: Mapping[Pool, refusals.Closed]) -> Wait:

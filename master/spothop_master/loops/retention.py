@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
@@ -25,6 +26,7 @@ from spothop_master.core import thinning
 from spothop_master.core.thinning import FEWEST, Point
 from spothop_master.logs import Logs
 from spothop_master.settings import MasterSettings
+from spothop_master.store import quotas
 from spothop_master.store import retention as rows
 from spothop_master.store.db import Database
 from spothop_master.store.schema import SUMMED_BY_ZONE, Base, Event, Metric, Observation
@@ -63,6 +65,7 @@ class Retention:
     ) -> None:
         self._db = db
         self._settings = settings.retention
+        self._quota = settings.quota
         self._half_life_s = settings.mttp_half_life_s
         self._logs = logs
         self._bundles = bundles
@@ -205,20 +208,30 @@ class Retention:
         kept = self._logs.folders()
         with self._db.read() as session:
             ended = rows.ends_of_all(session, list(kept))
+            owners = quotas.owners_of(session, kept)
+            limits = quotas.log_limits(session, self._quota)
         total = sum(kept.values())
+        of_owner: Counter[int] = Counter()
+        for job_id, owner in owners.items():
+            of_owner[owner] += kept[job_id]
         age = timedelta(seconds=self._settings.logs_s)
         for job_id, ended_at in sorted(ended.items(), key=lambda each: each[1]):
             old, full = now - ended_at >= age, total > self._settings.logs_bytes
-            if not kept[job_id] or not (old or (full and now - ended_at >= GRACE)):
+            owner = owners.get(job_id, 0)
+            over = owner in limits and of_owner[owner] > limits[owner]
+            if not kept[job_id] or not (old or ((full or over) and now - ended_at >= GRACE)):
                 continue
-            why = (
-                f"logs stay for {self._settings.logs_s / 86_400:g} days after the end of a job"
-                if old
-                else f"all logs together had more than {size(self._settings.logs_bytes)}"
-            )
+            if old:
+                days = self._settings.logs_s / 86_400
+                why = f"logs stay for {days:g} days after the end of a job"
+            elif full:
+                why = f"all logs together had more than {size(self._settings.logs_bytes)}"
+            else:
+                why = f"the logs of its user had more than {size(limits[owner])}, their quota"
             text = f"this log ({size(kept[job_id])}) was deleted on {now:%Y-%m-%d}: {why}"
             self._logs.remove(job_id, text)
             total -= kept[job_id]
+            of_owner[owner] -= kept[job_id]
             log.info("retention: job %s: %s", job_id, text)
 
     def _files_of_bundles(self, now: datetime) -> None:

@@ -45,10 +45,11 @@ from spothop_master.core.facts import (
     Sighting,
     Snapshot,
     VmFacts,
+    VmQuota,
 )
 from spothop_master.core.failures import SELF_MADE
 from spothop_master.core.watch import TALKING, together
-from spothop_master.store import fact_rows, leases, refusals
+from spothop_master.store import fact_rows, leases, quotas, refusals
 from spothop_master.store.attempts import ever_prepared, ever_trained
 from spothop_master.store.attempts import hangs as count_hangs
 from spothop_master.store.fact_rows import ALIVE
@@ -126,6 +127,7 @@ def snapshots_of(
     launching = [job_id for job_id in job_ids if _may_launch(attempts[job_id], vms[job_id])]
     refused = refusals.of_jobs(session, launching) if launching else {}
     back_offs = refusals.back_offs(session) if launching else ()
+    vm_quotas = _vm_quotas(session, [row for row in jobs if row.id in launching], observed)
     infos = observed.watcher.offers()
     offers: dict[Pool, float] | None = None
     shapes: dict[Pool, Shape] = {}
@@ -141,6 +143,7 @@ def snapshots_of(
             vms=tuple(vms[row.id]),
             refusals=refused.get(row.id, ()),
             back_offs=back_offs,
+            quota=vm_quotas.get(row.id),
             offers=offers,
             shapes=shapes,
             silent_together=together(*observed.silent(now)),
@@ -157,6 +160,21 @@ def _may_launch(attempts: Sequence[AttemptFacts], vms: Sequence[VmFacts]) -> boo
     if any(vm.reason is VmReason.LAUNCH_FAILED for vm in vms):
         return True
     return not attempts or attempts[-1].state in (AttemptState.DRAINING, AttemptState.ENDED)
+
+
+def _vm_quotas(session: Session, rows: Sequence[AnyRow], observed: Observed) -> dict[str, VmQuota]:
+    """Of these jobs; most users have none, and then nothing is counted."""
+    limits = {
+        row.id: observed.limits.user_vms if row.max_vms is None else row.max_vms for row in rows
+    }
+    limited = [row for row in rows if limits[row.id] is not None]
+    if not limited:
+        return {}
+    used = quotas.vms_by_owner(session, {row.owner_id for row in limited})
+    return {
+        row.id: VmQuota(owner=row.owner, limit=limits[row.id] or 0, used=used.get(row.owner_id, 0))
+        for row in limited
+    }
 
 
 def _requirements(

@@ -357,7 +357,7 @@ class Supervisor:
                         plan.settled.append(facts)
                         continue
                     pending.append(job_id)
-                    if launches and facts.back_offs:
+                    if launches and (facts.back_offs or facts.quota):
                         continue  # that launch may be the one that is let through
                     self._write(session, facts, actions, plan)
                     launches |= any(isinstance(action, LaunchVm) for action in actions)
@@ -409,4 +409,5 @@ def limits_of(settings: MasterSettings) -> Limits:
         backoff_base_s=settings.backoff_base_s,
         backoff_max_s=settings.backoff_max_s,
         avoid_s=settings.avoid_s,
+        user_vms=settings.quota.vms,
     )

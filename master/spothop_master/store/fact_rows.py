@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, bindparam, func, or_, select
 from sqlalchemy.orm import aliased
 
 from spothop.wire import AttemptState, EndReason, SaveKind, VmState
-from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, VmRow
+from spothop_master.store.schema import Attempt, Checkpoint, Job, Place, User, VmRow
 
 ALIVE = [state.value for state in VmState if state is not VmState.TERMINATED]
 
@@ -21,15 +21,22 @@ _of_these: BindParameter[Any] = bindparam("jobs", expanding=True)
 _other = aliased(Attempt)
 _newest = select(func.max(_other.number)).where(_other.job_id == Attempt.job_id).scalar_subquery()
 
-JOBS = select(
-    Job.id,
-    Job.state,
-    Job.wanted,
-    Job.submitted_at,
-    Job.user_failures,
-    Job.infrastructure_failures,
-    Job.not_before,
-).where(Job.id.in_(_of_these))
+JOBS = (
+    select(
+        Job.id,
+        Job.state,
+        Job.wanted,
+        Job.submitted_at,
+        Job.user_failures,
+        Job.infrastructure_failures,
+        Job.not_before,
+        Job.owner_id,
+        User.name.label("owner"),
+        User.max_vms,
+    )
+    .join(User, User.id == Job.owner_id)
+    .where(Job.id.in_(_of_these))
+)
 
 ATTEMPTS = (
     select(

@@ -61,6 +61,11 @@ class User(Base):
     created_at: Mapped[datetime]
     disabled_at: Mapped[datetime | None]
     """From then on none of the user's tokens counts."""
+    max_jobs: Mapped[int | None]
+    """This and the next three: the user's own quota (`store/quotas`); None: as the settings say."""
+    max_vms: Mapped[int | None]
+    max_bundle_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    max_log_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Token(Base):

@@ -6,13 +6,13 @@ while its token does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from spothop.wire import TokenView, UserView
+from spothop.wire import QuotaView, TokenView, UserView
 from spothop_master.security import Principal, Role, lower, token_hash
 from spothop_master.store.schema import Login, Token, User
 
@@ -84,8 +84,10 @@ def revoke(session: Session, token: Token, *, now: datetime) -> None:
     _keep_an_admin(session, now)
 
 
-def user_views(session: Session, *, now: datetime) -> list[UserView]:
-    """By name."""
+def user_views(
+    session: Session, *, now: datetime, quota: Callable[[User], QuotaView] | None = None
+) -> list[UserView]:
+    """By name; `quota` says what each takes."""
     valid = case((_counts(now), 1), else_=0)
     found = session.execute(
         select(User, func.coalesce(func.sum(valid), 0))
@@ -100,6 +102,7 @@ def user_views(session: Session, *, now: datetime) -> list[UserView]:
             created_at=user.created_at,
             disabled_at=user.disabled_at,
             tokens=count,
+            quota=quota(user) if quota is not None else None,
         )
         for user, count in found
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +32,8 @@ token = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 NameArgument = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 
@@ -90,6 +94,64 @@ def list_users(context: typer.Context, as_json: JsonOption = False) -> None:
         print_json([user.model_dump(mode="json") for user in found])
     else:
         views.users(session.console(), found, now=session.now())
+
+
+@user.command("quota")
+def set_quota(
+    context: typer.Context,
+    name: NameArgument,
+    jobs: Annotated[str | None, typer.Option(metavar="N", help="Jobs that have not ended.")] = None,
+    vms: Annotated[str | None, typer.Option(metavar="N", help="VMs at once.")] = None,
+    bundles: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Code bundles, such as 2GB.")
+    ] = None,
+    logs: Annotated[str | None, typer.Option(metavar="SIZE", help="Logs, such as 500MB.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a user may take; `default` is what the master's settings say.
+
+    Over it a submit or an upload is refused, a job that needs one more VM waits, and a log loses
+    its oldest lines. Nothing that runs is ended. Without an option it shows what is taken.
+
+    Example: spothop user quota ann --jobs 5 --vms 4 --logs 500MB
+    """
+    from spothop.cli import views
+    from spothop.wire import QuotaRequest
+
+    given = {
+        "jobs": _limit(jobs, _count),
+        "vms": _limit(vms, _count),
+        "bundle_bytes": _limit(bundles, _bytes),
+        "log_bytes": _limit(logs, _bytes),
+    }
+    named = dict(zip(given, (jobs, vms, bundles, logs), strict=True))
+    request = QuotaRequest(**{k: v for k, v in given.items() if named[k] is not None})
+    session = session_of(context)
+    with session.client() as client:
+        found = client.set_quota(name, request)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        views.users(session.console(), [found], now=session.now())
+
+
+def _limit(text: str | None, read: Callable[[str], int]) -> int | None:
+    return None if text in (None, "default") else read(text or "")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not text.isascii():
+        raise typer.BadParameter(f"{text!r} is no number; write one such as 5, or default")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch("([0-9]{1,9})(KB|MB|GB|TB)", text)
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is no size; write a number with its unit, such as 500MB, or default"
+        )
+    return int(match[1]) * _UNITS[match[2]]
 
 
 @user.command("disable")
