@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fakes.cloud_rigs import Named
+from spothop.wire import Pool
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import load
 from spothop_master.clouds.aws.driver import AwsCloud
-
-from fakes.cloud_rigs import Named
-from spothop.wire import Pool
 from spothop_master.clouds.base import OWNER_TAG, Cloud, LaunchSpec, Vm
 
 LIVE_TYPE = "t3.nano"

@@ -120,6 +120,8 @@ class FakeCloud:
     """Zone -> what becomes of every launch that is accepted there."""
     lists_preempted: bool = True
     """False: what was preempted vanishes from listings."""
+    tells_early: bool = False
+    """Its listing says from the notice on that it takes a VM."""
     keeps_records: bool = False
     """It says afterwards why a VM ended."""
     asked_for_records: list[str] = field(default_factory=list)
@@ -252,13 +254,15 @@ class FakeCloud:
         now = self.clock()
         state = machine.state(now)
         over = state is CloudVmState.TERMINATED
+        early = self.tells_early and machine.cause is EndCause.PREEMPTED and not over
         runs = now >= machine.running_at and machine.error is None
         return Vm(
             id=machine.id,
             token=machine.token,
             pool=machine.pool,
             state=state,
-            cause=machine.cause if over else None,
+            cause=machine.cause if over or early else None,
+            told="no-capacity" if early else "",
             requested_at=machine.requested_at,
             running_at=machine.running_at if runs else None,
             error=machine.error if machine.failed(now) else None,

@@ -83,6 +83,37 @@ def test_a_preempted_vm_that_vanishes_after_its_notice_is_a_preemption(
     assert harness.cloud.asked_for_records == []
 
 
+def test_a_silent_vm_that_its_cloud_takes_is_replaced_before_its_end(
+    harness: MasterHarness,
+) -> None:
+    """Its agent could not tell; the cloud's own reason is in row and events."""
+    harness.cloud.tells_early, harness.cloud.grace_s = True, 120
+    harness.cloud.termination_s = 20
+    agent = harness.training()
+    harness.cloud.preempt(agent.machine.id)
+    harness.settle(5)  # silence ends a VM after 20 s here
+    vm = harness.vm(agent.vm)
+    assert (vm.state, vm.reason) == ("terminating", "preempted")
+    assert vm.detail == "the cloud takes it back: preempted (no-capacity)"
+    assert harness.attempt(1).reason == "preempted"
+    assert harness.job().infrastructure_failures == 0
+    assert harness.attempt().number == 2
+    harness.settle(25)
+    (life,) = harness.observations("life")
+    assert (life.evidence, life.censored) == ("cloud", False)
+
+
+def test_an_agent_that_talks_tells_of_its_notice_itself(harness: MasterHarness) -> None:
+    harness.cloud.tells_early, harness.cloud.grace_s = True, 120
+    agent = harness.training()
+    harness.cloud.preempt(agent.machine.id)
+    for _ in range(10):
+        agent.report()
+        harness.tick()
+    assert harness.attempt().number == 1
+    assert harness.vm(agent.vm).state == "running"
+
+
 def test_the_clouds_record_tells_a_preemption_that_nobody_announced(
     harness: MasterHarness,
 ) -> None:

@@ -22,6 +22,7 @@ from spothop.wire import (
 )
 from spothop_master.core.decide import decide
 from spothop_master.core.due import Due, Quiet, due
+from spothop_master.core.evidence import EndCause
 from spothop_master.core.facts import (
     AttemptFacts,
     Limits,
@@ -144,7 +145,8 @@ def mostly(value: T, else_: T) -> st.SearchStrategy[T]:
 def vms(draw: st.DrawFn, name: str) -> VmFacts:
     state = draw(st.sampled_from(VmState))
     leaves = state in VM_LEAVING
-    sighting = Sighting(cloud_id=f"i-{name}", over=False, running_at=draw(past))
+    cause = draw(mostly(None, EndCause.PREEMPTED))
+    sighting = Sighting(cloud_id=f"i-{name}", over=False, cause=cause, running_at=draw(past))
     effect_until = draw(moments)
     return VmFacts(
         id=name,

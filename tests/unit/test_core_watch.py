@@ -33,6 +33,8 @@ def listed(**facts: object) -> Sighting:
     return Sighting(**{"cloud_id": "i-a", "over": False, **facts})  # type: ignore[arg-type]
 
 
+TAKEN = listed(cause=EndCause.PREEMPTED, told="marked-for-termination")
+TAKEN_BACK = "the cloud takes it back: preempted (marked-for-termination)"
 UNSEEN = {"listed_at": ago(1), "sighting": None}
 UNLAUNCHED = {
     **UNSEEN,
@@ -179,6 +181,13 @@ def test_every_vm_is_looked_up_in_the_listing() -> None:
             {"silent_s": 60.0, "suspect_at": ago(40)},
             ReleaseVm(vm="a", why=VmReason.AGENT_LOST, reason="silent for 60 s"),
         ),
+        # the cloud takes it: it is not waited for, but for a sign that it is silent at all
+        ({"silent_s": 14.9, "sighting": TAKEN}, None),
+        (
+            {"silent_s": 15.0, "sighting": TAKEN},
+            ReleaseVm(vm="a", why=VmReason.PREEMPTED, reason=TAKEN_BACK),
+        ),
+        ({"silent_s": 15.0, "suspect_at": ago(9), "sighting": TAKEN, "deadline_at": ago(1)}, None),
         # after a notice its deadline decides, with a margin of 2 s
         ({"silent_s": 60.0, "suspect_at": ago(40), "deadline_at": ago(1.9)}, None),
         (
@@ -214,6 +223,13 @@ def test_an_agent_has_its_time_to_join(facts: dict[str, object], waited: int | N
     reason = f"its agent did not join within {waited} s"
     expected = [ReleaseVm(vm="a", why=VmReason.NEVER_JOINED, reason=reason)] if waited else []
     assert watch.silence(seen(attempt(), vms=vms)) == expected
+
+
+def test_a_vm_that_is_taken_before_its_agent_joined_is_not_waited_for() -> None:
+    booting = vm("a", VmState.BOOTING, running_at=ago(5), sighting=TAKEN)
+    assert watch.silence(seen(attempt(), vms=(booting,))) == [
+        ReleaseVm(vm="a", why=VmReason.PREEMPTED, reason=TAKEN_BACK)
+    ]
 
 
 def test_how_long_to_wait_is_a_fact_of_each_vms_cloud() -> None:

@@ -64,7 +64,8 @@ def ending(vm: EndEvidence) -> VmVerdict:
         # Released before its deadline, it would have lived until then.
         died = ended_at if vm.ours is None else (vm.deadline_at or ended_at)
         return _verdict(vm, VmReason.PREEMPTED, Evidence.NOTICE, died, ended_at)
-    if vm.cause is EndCause.PREEMPTED:
+    if EndCause.PREEMPTED is vm.cause or vm.ours is VmReason.PREEMPTED:
+        # The latter: the cloud was about to take it, and we ended it first.
         return _verdict(vm, VmReason.PREEMPTED, Evidence.CLOUD, ended_at, ended_at)
     contact = vm.last_contact_at or ended_at
     if vm.ours is VmReason.AGENT_LOST:

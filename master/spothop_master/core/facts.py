@@ -165,12 +165,26 @@ class Sighting:
     cloud_id: str
     over: bool
     cause: EndCause | None = None
+    """Of its end, or, while it still is there, of the one that the cloud has decided on."""
+    told: str = ""
+    """The same in the cloud's own words."""
     refused: Refused | None = None
     """What the cloud said after it had accepted the launch."""
     zone: str = ""
     """That the cloud gave it."""
     running_at: datetime | None = None
     ended_at: datetime | None = None
+
+    @property
+    def taken(self) -> bool:
+        """The cloud takes it back: its notice, as it is seen from outside."""
+        return not self.over and self.cause is EndCause.PREEMPTED
+
+    @property
+    def why(self) -> str:
+        """Why it ends, for people."""
+        cause = self.cause.value if self.cause else "unknown"
+        return f"{cause} ({self.told})" if self.told else cause
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,9 @@ evidence; the listing is. Four rules:
    releases it; it is then over when the cloud says so. Of many that fell silent together none is
    released for much longer: it is then more likely that nobody reaches the master, whose VMs train
    on and save.
+5. A VM that is silent and of which its cloud says that it takes it back is not waited for: nobody
+   but the cloud can tell of that notice. An agent that talks tells of its notice by itself, and
+   earlier.
 """
 
 from __future__ import annotations
@@ -88,8 +91,7 @@ def _seen(vm: VmFacts) -> Action | None:
         text = f"{vm.pool} refused after it had accepted: {seen.refused.detail}"
         return LaunchRefused(vm=vm.id, refused=seen.refused, kept=not seen.over, reason=text)
     if seen.over:
-        cause = seen.cause.value if seen.cause else "unknown"
-        return VmOver(vm=vm.id, reason=f"the cloud says it is over: {cause}")
+        return VmOver(vm=vm.id, reason=f"the cloud says it is over: {seen.why}")
     if seen.running_at is not None and vm.running_at is None:
         return MarkRunning(vm=vm.id, running_at=seen.running_at, reason="the cloud says it runs")
     return None
@@ -123,6 +125,8 @@ def _quiet(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
         if suspect and _over(snapshot, vm.deadline_at):
             text = f"{silent} past the deadline of its notice"
             return [ReleaseVm(vm=vm.id, why=VmReason.PREEMPTED, reason=text)]
+    elif suspect and (taken := _taken(vm)):
+        return [taken]
     elif vm.silent_s >= patience_s(snapshot):
         return [ReleaseVm(vm=vm.id, why=VmReason.AGENT_LOST, reason=silent)]
     if suspect != (vm.suspect_at is not None):
@@ -139,7 +143,16 @@ def patience_s(snapshot: Snapshot) -> float:
     return max(limits.silent_after_s, limits.silent_together_s)
 
 
+def _taken(vm: VmFacts) -> Action | None:
+    if vm.sighting is None or not vm.sighting.taken:
+        return None
+    text = f"the cloud takes it back: {vm.sighting.why}"
+    return ReleaseVm(vm=vm.id, why=VmReason.PREEMPTED, reason=text)
+
+
 def _unjoined(snapshot: Snapshot, vm: VmFacts) -> list[Action]:
+    if (taken := _taken(vm)) is not None:
+        return [taken]
     since = vm.running_at or vm.launched_at or vm.requested_at
     waited_s = (snapshot.now - since).total_seconds()
     if waited_s < vm.join_timeout_s:

@@ -365,7 +365,8 @@ def sighting_of(vm: base.Vm) -> Sighting:
     return Sighting(
         cloud_id=vm.id,
         over=over,
-        cause=vm.cause if over else None,
+        cause=vm.cause,
+        told=vm.told,
         refused=base.refused_by(vm.error) if vm.error is not None else None,
         zone=vm.pool.zone,
         running_at=vm.running_at,
