@@ -209,7 +209,7 @@ def make_services(
     limits = VmLimits(
         reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
     )
-    progress = ProgressWriter(db, clock, names=limits.names)
+    progress = ProgressWriter(db, clock, names=limits.names, statistics=statistics)
     every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
     pace = Pace(clock(), random.random, every_s=every_s, silent_after_s=silent_after_s)
     logs = Logs(

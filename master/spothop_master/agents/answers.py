@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, aliased
 
 from spothop.wire import AttemptState, InsuranceDirective, Pool, VmState
 from spothop_master.agents import insurance
-from spothop_master.agents.insurance import Insured
+from spothop_master.agents.insurance import Insured, Noted
 from spothop_master.agents.protocol import Answer
 from spothop_master.core import gang
 from spothop_master.core.insurance import directive
@@ -81,7 +81,12 @@ def is_plain(facts: Any) -> bool:
 
 
 def read(
-    session: Session, vm_ids: Sequence[str], statistics: Statistics, *, now: datetime
+    session: Session,
+    vm_ids: Sequence[str],
+    statistics: Statistics,
+    *,
+    now: datetime,
+    writes: bool = False,
 ) -> dict[str, Found]:
     """Of each of these VMs that is in the plain case; the same as `protocol.answer`."""
     rows = session.execute(_FACTS, {"vms": sorted(vm_ids)}).all()
@@ -89,6 +94,13 @@ def read(
     plain = {vm: of_one for vm, of_one in places.items() if is_plain(of_one[0])}
     insured = [_insured(of_one) for of_one in plain.values()]
     decided = insurance.decisions(session, insured, statistics, now=now)
+    if writes:
+        rows_of = [row for row, *_ in plain.values()]
+        noted = [
+            Noted(job=row.job_id, attempt=row.number, told=row.insurance, decision=decision)
+            for row, decision in zip(rows_of, decided, strict=True)
+        ]
+        insurance.note_all(session, noted, now=now)
     found = {}
     for (vm, (row, *_)), decision in zip(plain.items(), decided, strict=True):
         due = directive(decision)
@@ -100,7 +112,7 @@ def read(
                 waiting=False,
                 draining=False,
                 step_s=row.step_s,
-                noted=insurance.is_noted(row.insurance, due),
+                noted=writes or insurance.is_noted(row.insurance, due),
             ),
         )
     return found

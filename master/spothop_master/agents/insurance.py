@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from spothop.jobspec import CheckpointSpec, JobSpec
@@ -65,6 +65,24 @@ _OWN_SAVES = (
         Checkpoint.n >= func.coalesce(_oldest_own, 0),
     )
     .order_by(Checkpoint.n.desc())
+)
+
+_INSURANCES = update(Job).where(Job.id == bindparam("job")).values(insurance=bindparam("new"))
+
+_told = aliased(Event)
+_last_event = (
+    select(_told.id)
+    .where(_told.job_id == Job.id, _told.kind == "insurance")
+    .order_by(_told.id.desc())
+    .limit(1)
+    .correlate(Job)
+    .scalar_subquery()
+)
+_LAST_EVENTS = (
+    select(Event.job_id, Event.data)
+    .select_from(Job)
+    .join(Event, Event.id == _last_event)
+    .where(Job.id.in_(bindparam("jobs", expanding=True)))
 )
 
 
@@ -125,22 +143,69 @@ def refresh(
     job, insured = _insured(session, vm, attempt)
     decision = decisions(session, [insured], statistics, now=now)[0]
     new = insurance.directive(decision)
-    data = new.model_dump(mode="json") if new else None
+    data = _data(new)
     if data == job.insurance and data is not None:
         return new
     job.insurance = data
     if insurance.is_material(_last_tau_s(session, job), new):
-        text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
         transitions.record(
             session,
             "insurance",
-            text + decision.reason,
+            _text(decision, new),
             now=now,
             row=job,
             attempt=attempt.number,
             data=data or {},
         )
     return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    """What was decided about one job."""
+
+    job: str
+    attempt: int
+    """Its number."""
+    told: Mapping[str, Any] | None
+    """What the job's row says."""
+    decision: InsuranceDecision
+
+
+def note_all(session: Session, decided: Sequence[Noted], *, now: datetime) -> None:
+    """`refresh` of many jobs whose decisions are made: their rows and events, by statements."""
+    changed = [(each, insurance.directive(each.decision)) for each in decided]
+    changed = [(each, new) for each, new in changed if new is None or _data(new) != each.told]
+    if not changed:
+        return
+    rows = [{"job": each.job, "new": _data(new)} for each, new in changed]
+    session.connection().execute(_INSURANCES, rows)
+    found = session.execute(_LAST_EVENTS, {"jobs": [each.job for each, _ in changed]})
+    last = {row.job_id: _tau_in(row.data) for row in found}
+    events = [
+        {
+            "at": now,
+            "job_id": each.job,
+            "vm_id": None,
+            "attempt": each.attempt,
+            "kind": "insurance",
+            "text": _text(each.decision, new),
+            "data": _data(new) or {},
+        }
+        for each, new in changed
+        if insurance.is_material(last.get(each.job), new)
+    ]
+    if events:
+        transitions.record_all(session, events)
+
+
+def _data(new: Insurance | None) -> dict[str, Any] | None:
+    return new.model_dump(mode="json") if new else None
+
+
+def _text(decision: InsuranceDecision, new: Insurance | None) -> str:
+    text = f"next insurance save at step {new.at_step}: " if new else "no insurance saves: "
+    return text + decision.reason
 
 
 def is_noted(told: Mapping[str, Any] | None, new: Insurance | None) -> bool:
@@ -248,4 +313,8 @@ def _last_tau_s(session: Session, job: Job) -> float | None:
         .order_by(Event.id.desc())
         .limit(1)
     )
-    return None if data is None else float(data.get("tau_s", insurance.NO_SAVES))
+    return None if data is None else _tau_in(data)
+
+
+def _tau_in(data: Mapping[str, Any]) -> float:
+    return float(data.get("tau_s", insurance.NO_SAVES))

@@ -1,9 +1,10 @@
 """Progress of many VMs, written in one transaction.
 
-Most syncs carry nothing but steps and metrics. One transaction each would cost a commit with its
-wait for the disk, a dozen statements, and a place in the queue of writers, of whom SQLite lets in
-one. So those that wait at the same time are written together: one statement reads what all of them
-need, one a table writes it. What it guarantees:
+Most syncs carry nothing but steps and metrics, and now and then a committed checkpoint (`saves`).
+One transaction each would cost a commit with its wait for the disk, a dozen statements, and a place
+in the queue of writers, of whom SQLite lets in one. So those that wait at the same
+time are written together: one statement reads what all of them need, one a table writes it. What it
+guarantees:
 
 1. A sync is answered after the commit that holds its reports, never before.
 2. Only the plain case is taken: a VM that runs, its attempt trains and is fenced in, nobody wants
@@ -28,23 +29,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import Envelope, MetricsReport, StepsReport
-from spothop_master.agents import answers, protocol, reports
+from spothop.wire import CommittedReport, Envelope, MetricsReport, StepsReport
+from spothop_master.agents import answers, protocol, reports, saves
 from spothop_master.agents.limits import MetricNames, metric_names
 from spothop_master.agents.reading import FaultyEnvelope
+from spothop_master.agents.saves import Save
 from spothop_master.store import changes, leases
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Metric, Place, VmRow
+from spothop_master.store.statistics import FRESH, Statistics
 
-KINDS = frozenset({"steps", "metrics"})
-"""Reports that most syncs carry and that change no directive at once."""
+KINDS = frozenset({"steps", "metrics", "committed"})
+"""Reports that most syncs carry, and that change no state."""
 
 MOST = 200
 """VMs in one transaction: a notice waits for it."""
@@ -57,6 +60,11 @@ _FACTS = (
         VmRow.acked_seq,
         VmRow.joined_at,
         VmRow.job_id,
+        VmRow.cloud,
+        VmRow.region,
+        VmRow.zone,
+        VmRow.vm_type,
+        VmRow.spot,
         Place.id.label("place"),
         Place.last_step,
         Place.first_step_at,
@@ -98,6 +106,8 @@ class Written:
     acked_seq: int
     step_s: float | None
     """What a step of its attempt takes."""
+    answer: protocol.Answer | None = None
+    """After a save, which moves the insurance on: what holds now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +125,7 @@ class _Rows:
     places: list[dict[str, Any]] = field(default_factory=list)
     attempts: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
 
 
@@ -127,12 +138,14 @@ class ProgressWriter:
         clock: Callable[[], datetime],
         *,
         names: MetricNames | None = None,
+        statistics: Statistics = FRESH,
         rest_s: float = REST_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._db = db
         self._clock = clock
         self._names = names or MetricNames()
+        self._statistics = statistics
         self._rest_s = rest_s
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agents-progress")
@@ -141,7 +154,7 @@ class ProgressWriter:
         self._busy = False
 
     def write(self, vm_id: str, envelopes: Sequence[Envelope]) -> Future[Written | None]:
-        """Steps and metrics alone. None: not the plain case, nothing of it is written."""
+        """Reports of `KINDS` alone. None: not the plain case, nothing of it is written."""
         waiting = _Waiting(vm=vm_id, envelopes=envelopes)
         with self._lock:
             self._waiting.append(waiting)
@@ -181,7 +194,13 @@ class ProgressWriter:
             with self._db.begin() as session:
                 batch = self._next() if batch is None else batch
                 progress = {waiting.vm: waiting.envelopes for waiting in batch}
-                written = write(session, progress, now=self._clock(), names=self._names)
+                written = write(
+                    session,
+                    progress,
+                    now=self._clock(),
+                    names=self._names,
+                    statistics=self._statistics,
+                )
         except Exception as error:  # whatever it is, those who wait must not wait for ever
             batch = batch or self._next()
             if protocol.passes(error):
@@ -205,14 +224,15 @@ def write(
     *,
     now: datetime,
     names: MetricNames,
+    statistics: Statistics = FRESH,
 ) -> dict[str, Written]:
     """The progress of these VMs, of those in the plain case. What they were told already is told
     again and written once. `names` are those of the jobs' metrics."""
     rows, written = _Rows(), {}
     leases.lock_those_of(session, sorted(progress))  # what is read before it may be out of date
-    found = session.execute(_FACTS, {"vms": sorted(progress)}).all()
-    names.learn(session, [facts.job_id for facts in found])
-    for facts in found:
+    known = session.execute(_FACTS, {"vms": sorted(progress)}).all()
+    names.learn(session, [facts.job_id for facts in known])
+    for facts in known:
         said = progress[facts.vm]
         if facts.vm not in written and answers.is_plain(facts):
             if names.surplus(session, facts.job_id, metric_names(said)):
@@ -230,6 +250,11 @@ def write(
     ):
         if values:
             connection.execute(statement, values)
+    if rows.saves:
+        saves.write(session, rows.saves)
+        saved = [save.facts.vm for save in rows.saves]
+        for vm, found in answers.read(session, saved, statistics, now=now, writes=True).items():
+            written[vm] = replace(written[vm], answer=found.answer)
     return written
 
 
@@ -242,6 +267,7 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
         return Written(acked_seq=facts.acked_seq, step_s=facts.step_s)
     step, mean_s, at = facts.last_step or 0, facts.step_s, None
     logged: list[dict[str, Any]] = []
+    saved: list[Save] = []
     for envelope in new:
         report, made = envelope.report, protocol.made_at(envelope, facts.joined_at, now)
         if isinstance(report, StepsReport):
@@ -249,7 +275,10 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
             step, at = max(step, report.step), made
         elif isinstance(report, MetricsReport):
             logged += reports.metric_rows(facts.job_id, facts.number, report, at=made)
+        elif isinstance(report, CommittedReport):
+            saved.append(Save(facts=facts, report=report, at=made))
     rows.metrics += logged
+    rows.saves += saved
     rows.jobs.add(facts.job_id)
     rows.vms.append({"vm": facts.vm, "acked": new[-1].seq, "now": now})
     if at is not None:
@@ -270,7 +299,7 @@ def _fits(envelope: Envelope, number: int) -> bool:
 
 
 def is_progress(envelopes: Iterable[Envelope]) -> bool:
-    """Nothing but steps and metrics that make sense."""
+    """Nothing but steps, metrics and saves that make sense."""
     return all(
         envelope.report.kind in KINDS and not isinstance(envelope, FaultyEnvelope)
         for envelope in envelopes

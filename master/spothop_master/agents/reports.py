@@ -208,26 +208,13 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
     )
     if context.session.scalar(known) is not None:
         return
-    context.session.add(
-        Checkpoint(
-            job_id=context.job.id,
-            attempt=context.attempt.number,
-            n=report.n,
-            step=report.step,
-            kind=report.save.value,
-            bytes=report.bytes,
-            delta_s=report.delta_s if report.delta_exact else 0.0,
-            beta_s=report.beta_s,
-            since_notice_s=report.since_notice_s,
-            committed_at=context.at,
-        )
+    values = checkpoint_values(
+        report, job_id=context.job.id, attempt=context.attempt.number, at=context.at
     )
+    context.session.add(Checkpoint(**values))
     _observe_save(context, report)
-    text = (
-        f"{report.save.value} checkpoint of step {report.step} "
-        f"({_save_words(report)}, backup {report.beta_s:.2f} s)"
-    )
-    context.note("committed", text, **report.model_dump(mode="json", exclude={"kind"}))
+    text, data = committed_event(report)
+    context.note("committed", text, **data)
     if _counts(context):
         if report.delta_s > 0 and report.delta_exact:
             context.attempt.save_s = report.delta_s
@@ -235,12 +222,44 @@ def _committed(context: ReportContext, report: CommittedReport) -> None:
         context.job.user_failures = context.job.infrastructure_failures = 0
 
 
-def _observe_save(context: ReportContext, report: CommittedReport) -> None:
-    """A save time that is only a bound is kept as such (censored)."""
-    measured = {"backup": report.beta_s}
+def checkpoint_values(
+    report: CommittedReport, *, job_id: str, attempt: int, at: datetime
+) -> dict[str, Any]:
+    """The row's columns."""
+    return {
+        "job_id": job_id,
+        "attempt": attempt,
+        "n": report.n,
+        "step": report.step,
+        "kind": report.save.value,
+        "bytes": report.bytes,
+        "delta_s": report.delta_s if report.delta_exact else 0.0,
+        "beta_s": report.beta_s,
+        "since_notice_s": report.since_notice_s,
+        "committed_at": at,
+    }
+
+
+def committed_event(report: CommittedReport) -> tuple[str, dict[str, Any]]:
+    """Its text and its data."""
+    text = (
+        f"{report.save.value} checkpoint of step {report.step} "
+        f"({_save_words(report)}, backup {report.beta_s:.2f} s)"
+    )
+    return text, report.model_dump(mode="json", exclude={"kind"})
+
+
+def measured(report: CommittedReport) -> list[tuple[str, float, bool]]:
+    """Kind, seconds, and whether it is censored: a save time that is only a bound is kept as
+    such."""
+    found = [("backup", report.beta_s, False)]
     if report.delta_s > 0:
-        measured["save"] = report.delta_s
-    for kind, value in measured.items():
+        found.append(("save", report.delta_s, not report.delta_exact))
+    return found
+
+
+def _observe_save(context: ReportContext, report: CommittedReport) -> None:
+    for kind, value, censored in measured(report):
         observations.add(
             context.session,
             context.vm,
@@ -248,7 +267,7 @@ def _observe_save(context: ReportContext, report: CommittedReport) -> None:
             value,
             attempt=context.attempt.number,
             n=report.n,
-            censored=kind == "save" and not report.delta_exact,
+            censored=censored,
             now=context.at,
         )
 

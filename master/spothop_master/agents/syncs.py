@@ -5,7 +5,7 @@ Nearly all calls of a master are these, so each costs as little as it can:
 1. A heartbeat is answered in the event loop from memory: no thread, no database.
 2. What needs the database runs in threads that belong to the agents (`threads`); what is only
    read, of VMs in the plain case, is read for all that wait at the same time (`answers`).
-3. Steps and metrics are written for many VMs at once (`progress`), all else by itself.
+3. Steps, metrics and saves are written for many VMs at once (`progress`), all else by itself.
 4. A part of the log that rides in a sync is written beside it, in another thread.
 5. When the next sync is wanted depends on how slow the answers are (`pace`).
 6. An answer from memory is put together from directives that were encoded once.
@@ -168,6 +168,9 @@ class Syncs:
             self._sessions.acknowledge(known.vm, written.acked_seq)
             if written.step_s is not None:
                 self._directives.steps_take(known.vm, written.step_s)
+            if written.answer is not None:
+                directives = encode(written.answer.directives)
+                return encoded(written.acked_seq, directives, self._next_s(known.vm, self._every_s))
             if (reply := self._from_memory(known)) is not None:
                 return reply
             return await self._look_anew(known, message.reports)

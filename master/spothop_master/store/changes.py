@@ -29,6 +29,7 @@ _KEY = "spothop_changed_jobs"
 
 _FIGURED_KEY = "spothop_figured_jobs"
 _SAVED_KEY = "spothop_checkpoints"
+_SAVES_KEY = "spothop_saves"
 _NOTED_KEY = "spothop_noted_jobs"
 _MOVED_KEY = "spothop_moved_jobs"
 
@@ -77,9 +78,21 @@ def tell_progress(session: Session, jobs: Iterable[str]) -> None:
     session.info.setdefault(_MOVED_KEY, set()).update(jobs)
 
 
-def new_checkpoints(session: Session) -> list[Checkpoint]:
-    """That this transaction has written, without those that a savepoint took back."""
-    return [row for row in session.info.get(_SAVED_KEY, ()) if sa.inspect(row).persistent]
+def tell_events(session: Session, jobs: Iterable[str]) -> None:
+    """Of these jobs a statement of this transaction wrote events."""
+    session.info.setdefault(_NOTED_KEY, set()).update(jobs)
+
+
+def tell_saves(session: Session, saves: Iterable[tuple[str, str]]) -> None:
+    """A statement of this transaction wrote a checkpoint of this job and this kind, for each."""
+    session.info.setdefault(_SAVES_KEY, []).extend(saves)
+
+
+def new_saves(session: Session) -> list[tuple[str, str]]:
+    """Job and kind of each checkpoint that this transaction has written, without those that a
+    savepoint took back."""
+    rows = [row for row in session.info.get(_SAVED_KEY, ()) if sa.inspect(row).persistent]
+    return [*((row.job_id, row.kind) for row in rows), *session.info.get(_SAVES_KEY, ())]
 
 
 def tell(session: Session, row: Job | Attempt | VmRow, columns: Collection[str]) -> None:
@@ -106,7 +119,7 @@ def _collect(session: Session, _context: UOWTransaction) -> None:
     written = [row for row in [*session.new, *session.dirty] if type(row) in _PROGRESS]
     tell_progress(session, filter(None, map(_job_of, written)))
     events = [row for row in session.new if isinstance(row, Event) and row.job_id is not None]
-    session.info.setdefault(_NOTED_KEY, set()).update(row.job_id for row in events)
+    tell_events(session, (row.job_id for row in events if row.job_id is not None))
     figured = session.info.setdefault(_FIGURED_KEY, set())
     for row in [*session.new, *session.dirty]:
         if type(row) in _FIGURED and (row in session.new or _columns(row) & _FIGURED[type(row)]):

@@ -5,13 +5,14 @@ They are read in `zone_observations.py`. Durations are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Protocol
+from typing import Any, Protocol
 
-from sqlalchemy import Connection, case, event, select
+from sqlalchemy import Connection, case, event, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -121,6 +122,35 @@ def add(
     session.flush()
 
 
+def add_saves(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+    """What saves and backups took (`SUMMED_BY_JOB`): columns of observations that are new, and
+    their sums, in a statement for each. Raises IntegrityError for one that is not new."""
+    sums: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    for row in rows:
+        sums[row["job_id"], row["kind"], row["censored"]].append(row["value"])
+    connection = session.connection()
+    connection.execute(insert(Observation), [*rows])
+    of_dialect = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = of_dialect(JobSum)
+    later = {
+        "count": JobSum.count + statement.excluded.count,
+        "total": JobSum.total + statement.excluded.total,
+    }
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["job_id", "kind", "censored"], set_=later),
+        [
+            {
+                "job_id": job_id,
+                "kind": kind,
+                "censored": censored,
+                "count": len(values),
+                "total": sum(values),
+            }
+            for (job_id, kind, censored), values in sorted(sums.items())
+        ],
+    )
+
+
 @event.listens_for(Observation, "after_insert")
 def _sum_up(_mapper: object, connection: Connection, row: Observation) -> None:
     """In the transaction of the observation, so that sums and rows agree, whoever wrote it."""
@@ -148,7 +178,7 @@ def _add_to(
 ) -> None:
     """One statement: on PostgreSQL another transaction may make the same row at the same moment.
     `more`: a column's first value, and its later one."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    of_dialect = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     first = {
         **key,
         "count": 1,
@@ -160,7 +190,7 @@ def _add_to(
         "total": model.total + row.value,
         **{name: each[1] for name, each in more.items()},
     }
-    statement = insert(model).values(first)
+    statement = of_dialect(model).values(first)
     connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_=later))
 
 

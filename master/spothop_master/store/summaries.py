@@ -32,12 +32,13 @@ def keep(session: Session) -> None:
     """Bring the summaries in line with what this transaction has changed."""
     session.flush()
     saved: dict[str, Counter[str]] = defaultdict(Counter)
-    for checkpoint in changes.new_checkpoints(session):
-        saved[checkpoint.job_id][checkpoint.kind] += 1
+    for job_id, kind in changes.new_saves(session):
+        saved[job_id][kind] += 1
     figured = changes.figured_jobs(session)
     for ids in _portions(sorted(figured | saved.keys())):
         rows = _rows(session, ids)
-        _refresh(session, {job: row for job, row in rows.items() if job in figured})
+        if not figured.isdisjoint(ids):
+            _refresh(session, {job: row for job, row in rows.items() if job in figured})
         for job_id, row in rows.items():
             if job_id in saved:
                 row.saves = dict(Counter(row.saves) + saved[job_id])

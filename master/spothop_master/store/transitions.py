@@ -119,6 +119,12 @@ def record_jobs(
         changes.tell_jobs(session, job_ids)
 
 
+def record_all(session: Session, events: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of the event log, in one statement."""
+    session.connection().execute(insert(Event), [*events])
+    changes.tell_events(session, {event["job_id"] for event in events if event["job_id"]})
+
+
 def record(
     session: Session,
     kind: str,
