@@ -205,7 +205,7 @@ class RestingCloud:
     and written to `launches` with the moment on the monotonic clock of this machine."""
 
     name = "resting"
-    limits = CloudLimits(list_every_s=5.0)
+    limits = CloudLimits(list_every_s=5.0, boots_images=False)
     separates_users = True
 
     def __init__(self, members: Sequence[Member], launches: Path, now: datetime) -> None:

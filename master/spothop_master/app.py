@@ -64,6 +64,7 @@ from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
 from spothop_master.logs import Logs
+from spothop_master.loops.booting import Booting
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.inject import Injector
 from spothop_master.loops.prices import Prices
@@ -192,6 +193,7 @@ def make_services(
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = watcher_of(settings, clouds, clock=clock, executor=executor)
     attention: dict[str, str] = {}
+    zips = AgentZips(settings.home / "agents")
     supervisor = Supervisor(
         db,
         clouds,
@@ -204,6 +206,7 @@ def make_services(
         chaos=chaos,
         executor=executor,
         attention=attention,
+        booting=Booting(join_token=keys.join_token, zips=lambda: zips.current().by_tag, ca=ca),
     )
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
     limits = VmLimits(
@@ -253,7 +256,7 @@ def make_services(
         supervisor=supervisor,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         ca=ca,
-        agent_zips=AgentZips(settings.home / "agents"),
+        agent_zips=zips,
         logs=logs,
         limits=limits,
         notifier=notifier,

@@ -144,6 +144,8 @@ class MasterSettings(BaseModel):
     join_timeout_s: float | None = Field(default=None, gt=0)
     """From the moment a VM runs to its agent's first call; what its cloud says by default, which is
     300 for the local one and 900 for AWS."""
+    dead_man_s: float = Field(default=86_400, gt=0)
+    """A VM that hears nothing of this master for so long saves, and ends itself."""
     fence_margin_s: float = Field(default=2, ge=0)
     """Kept after an old VM's deadline before the next attempt may fence."""
     stop_timeout_s: float = Field(default=30, gt=0)

@@ -102,6 +102,7 @@ class FakeCloud:
     launches_per_s: float | None = None
     launches_in_burst: int = 1
     separates_users: bool = True
+    boots_images: bool = False
     zones: tuple[str, ...] = ("a", "b", "c")
     on_demand: bool = False
     """It offers its zones on demand too."""
@@ -132,6 +133,7 @@ class FakeCloud:
     def limits(self) -> CloudLimits:
         return CloudLimits(
             list_every_s=self.list_every_s,
+            boots_images=self.boots_images,
             settle_s=self.settle_s,
             launches_per_s=self.launches_per_s,
             launches_in_burst=self.launches_in_burst,

@@ -24,6 +24,7 @@ from spothop_master.chaos import POINTS
 from spothop_master.clouds.base import LaunchSpec, Vm
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.core.actions import Action
+from spothop_master.loops.booting import Booting
 from spothop_master.loops.snapshot import jobs_to_watch
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.loops.sweep import Sweep, hold_limits
@@ -111,6 +112,8 @@ class MasterHarness:
         self.repeat_after_s: tuple[float, ...] = ()
         """After an unclear answer to a launch; not at all unless a test is about it."""
         self.slept: list[float] = []
+        self.booting: Booting | None = None
+        """What VMs that boot an image are given; set it before `restart`."""
         self.chains: dict[str, FakeChain] = defaultdict(FakeChain)
         self.agents: dict[str, ScriptedAgent] = {}
         self._tokens = 0
@@ -149,6 +152,7 @@ class MasterHarness:
             sleep=self._sleep,
             new_token=self._token,
             attention=self.attention,
+            booting=self.booting,
         )
         self.sweep = Sweep(
             self.db,

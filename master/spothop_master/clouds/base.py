@@ -202,6 +202,8 @@ class CloudLimits:
     list_every_s: float
     """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
     The end of a VM without a notice is seen so late at most."""
+    boots_images: bool = True
+    """Its VMs boot an image, and start an agent by `LaunchSpec.script`."""
     settle_s: float = 0.0
     """From a launch until a listing has to show the VM. Up to then one that is missing is not
     known, instead of gone."""

@@ -53,7 +53,13 @@ class LaunchContext:
     owner: str
     master_url: str
     new_token: Callable[[], str]
-    """Unguessable; for joins, leases, and the names of VMs."""
+    """Unguessable; for leases, and the names of VMs."""
+    join_token: Callable[[str], str]
+    """Of a VM, by its name: always the same."""
+    ca: str
+    """In PEM, who vouches for the master."""
+    away_s: float
+    """After so long without their master VMs end themselves."""
     offers: Mapping[Pool, PoolInfo]
     heartbeats: Heartbeats
 
@@ -107,7 +113,7 @@ def _launch(
 ) -> list[Effect]:
     info = context.offers[action.pool]
     name = f"vm-{context.new_token()[:10]}"
-    join_token, client_token = context.new_token(), f"spothop-{context.new_token()}"
+    join_token, client_token = context.join_token(name), f"spothop-{context.new_token()}"
     lease = context.new_token()
     order = vms.Order(
         id=name,
@@ -128,6 +134,8 @@ def _launch(
         vm=name,
         dialect=info.dialect,
         directory=AGENT_DIRECTORY,
+        ca=context.ca,
+        away_s=context.away_s,
     )
     reads, writes = assignment.folders(session, job)
     spec = LaunchSpec(

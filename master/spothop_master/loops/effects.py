@@ -23,24 +23,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
-from spothop.wire import VM_LEAVING
+from spothop.wire import VM_LEAVING, AgentConfig
+from spothop_master.boot.packages import PackageError
+from spothop_master.boot.user_data import TooLong
 from spothop_master.clouds.base import (
     Ambiguous,
     BadRequest,
     Cloud,
     CloudError,
     LaunchSpec,
+    Unavailable,
     Vm,
     refused_by,
 )
 from spothop_master.clouds.pacing import Pacing
-from spothop_master.core.refusals import BackOff, Growth, Refused
+from spothop_master.core.refusals import BackOff, Growth, Refused, Scope
+from spothop_master.loops.booting import ScriptChanged
 from spothop_master.store import leases, refusals, transitions, vms
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
@@ -99,6 +103,9 @@ class Effects:
     """Of the back-off after a refusal."""
     done: Callable[[str], None]
     """Called with the job's id when a result is written, or dropped."""
+    script: Callable[[AgentConfig], str] = field(default=lambda config: "")
+    """The user data of a VM that boots an image; always the same. Raises what `loops.booting` says.
+    """
     repeat_after_s: Sequence[float] = REPEAT_AFTER_S
     sleep: Callable[[float], None] = time.sleep
     _paces: dict[str, Pacing] = field(default_factory=dict)
@@ -224,6 +231,8 @@ class Effects:
     def _launch(self, effect: Launch) -> Write:
         try:
             vm = self._ask_for_vm(effect)
+        except ScriptChanged as error:
+            return self._note(effect.vm, f"launch: {error}")
         except Ambiguous as error:
             return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
         except CloudError as error:
@@ -240,14 +249,29 @@ class Effects:
 
     def _ask_for_vm(self, effect: Launch) -> Vm:
         """Raises CloudError; Ambiguous when repeating it did not make it clear."""
+        spec = self._complete(effect)
         for wait_s in self.repeat_after_s:
             try:
-                return self.clouds[effect.cloud].launch(effect.spec, effect.token)
+                return self.clouds[effect.cloud].launch(spec, effect.token)
             except Ambiguous as error:
                 log.warning("VM %s: no clear answer (%s); asking the same again", effect.vm, error)
             self.sleep(wait_s)
             self._wait_for_turn(effect.cloud)
-        return self.clouds[effect.cloud].launch(effect.spec, effect.token)
+        return self.clouds[effect.cloud].launch(spec, effect.token)
+
+    def _complete(self, effect: Launch) -> LaunchSpec:
+        """With the script that its VM boots with. Raises ScriptChanged, and CloudError where there
+        can be none."""
+        if not self.clouds[effect.cloud].limits.boots_images:
+            return effect.spec
+        try:
+            return replace(effect.spec, script=self.script(effect.spec.user_data))
+        except (PackageError, TooLong) as error:
+            raise BadRequest(f"no user data for {effect.vm}: {error}") from error
+        except OSError as error:
+            raise Unavailable(
+                f"the agent's zip cannot be kept in the master's home: {error}", scope=Scope.ACCOUNT
+            ) from error
 
     def _refused(self, vm_id: str, refused: Refused, pool: str) -> Write:
         text = f"{pool} refused: {refused.detail}"

@@ -33,6 +33,7 @@ from spothop_master.core.facts import Limits, Snapshot
 from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply
+from spothop_master.loops.booting import Booting, script_of
 from spothop_master.loops.effects import REPEAT_AFTER_S, Effect, Effects, Launch, Terminate, threads
 from spothop_master.loops.snapshot import (
     Observed,
@@ -99,6 +100,7 @@ class Supervisor:
         sleep: Callable[[float], None] = time.sleep,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         attention: MutableMapping[str, str] | None = None,
+        booting: Booting | None = None,
     ) -> None:
         self.wake = threading.Event()
         """Set it (from any thread) to let the loop look at once at what has changed."""
@@ -114,6 +116,7 @@ class Supervisor:
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
         self._attention = {} if attention is None else attention
+        self._booting = booting or Booting(join_token=lambda vm: new_token(), zips=dict)
         self._own: tuple[int, frozenset[str]] | None = None
         """The thread and the jobs that the loop writes about now."""
         self._asked: dict[str, datetime] = {}
@@ -139,6 +142,7 @@ class Supervisor:
             done=lambda job_id: self._on_change([job_id]),
             repeat_after_s=repeat_after_s,
             sleep=sleep,
+            script=lambda config: script_of(db, config, self._booting),
         )
         self._observed = Observed(
             watcher=watcher,
@@ -381,6 +385,9 @@ class Supervisor:
             owner=self._settings.owner,
             master_url=self._settings.public_url,
             new_token=self._new_token,
+            join_token=self._booting.join_token,
+            ca=self._booting.ca,
+            away_s=self._settings.dead_man_s,
             offers=self._watcher.offers() or {},
             heartbeats=self._heartbeats,
         )

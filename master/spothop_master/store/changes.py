@@ -37,7 +37,10 @@ _PROGRESS: dict[type[Base], frozenset[str]] = {
     Job: frozenset({"insurance", "reason"}),
     Attempt: frozenset({"step_s", "save_s", "backup_s", "places", "metrics"}),
     Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
-    VmRow: frozenset({"acked_seq", "last_contact_at", "join_hash", "lease_token", "lease_until"}),
+    VmRow: frozenset(
+        {"acked_seq", "last_contact_at", "join_hash", "lease_token", "lease_until"}
+        | {"boot", "user_data_sha256"}
+    ),
     Checkpoint: frozenset(),
 }
 """The tables that decisions are made from, and their columns that tell only of progress."""

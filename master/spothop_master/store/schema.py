@@ -329,6 +329,11 @@ class VmRow(Base):
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
     acked_seq: Mapped[int] = mapped_column(Whole, default=0)
+    boot: Mapped[str | None] = mapped_column(Text)
+    """JSON: the agent's configuration, without its token, and the zips that its user data names
+    (`loops.booting`). Null where the VM boots none."""
+    user_data_sha256: Mapped[str | None] = mapped_column(String(64))
+    """Of the script that the launch says."""
     lease_token: Mapped[str | None] = mapped_column(String(64))
     """Of whoever calls the cloud about it now (`store.leases`)."""
     lease_until: Mapped[datetime | None]

@@ -77,7 +77,7 @@ class LocalCloud:
     """VMs are process trees on this machine; see the package's docstring."""
 
     name = "local"
-    limits = CloudLimits(list_every_s=0.2)
+    limits = CloudLimits(list_every_s=0.2, boots_images=False)
 
     @property
     def separates_users(self) -> bool:
