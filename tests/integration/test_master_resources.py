@@ -10,7 +10,7 @@ import pytest
 
 from fakes.http_master import BUNDLE_SHA256, HttpMaster
 from spothop.catalog.table import BadCatalogue
-from spothop.wire import PlanReply, Problem
+from spothop.wire import CheckView, PlanReply, Problem, Verdict
 from spothop_master.clouds.base import PoolInfo
 from spothop_master.clouds.local.config import built_in
 from spothop_master.clouds.local.driver import LocalCloud
@@ -95,6 +95,20 @@ def test_what_no_cloud_of_this_master_has_is_answered_with_vm_types_that_would_d
 def test_a_bad_catalogue_stops_the_start_and_says_where_it_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(BadCatalogue, match=r"own\.csv: no column 'colour'"):
         HttpMaster(tmp_path, catalog=own(tmp_path, "cloud,vm,colour\n"))
+
+
+def test_a_cloud_without_an_account_has_nothing_to_check(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path) as master:
+        answer = master.get("/api/v1/checks")
+        assert [CheckView.model_validate(each) for each in answer.json()] == [
+            CheckView(cloud="fake", subject="account", verdict=Verdict.OK, fact="it needs none")
+        ]
+        assert master.get("/api/v1/checks?cloud=fake").json() == answer.json()
+        refused = master.get("/api/v1/checks?cloud=mars")
+        assert refused.status_code == 422
+        problem = Problem.model_validate(refused.json())
+        assert (problem.error, problem.field) == ("no_such_cloud", "cloud")
+        assert "'mars' is none of this master's clouds (fake)" in problem.message
 
 
 def test_the_local_cloud_tells_what_its_vms_have(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ PATCH  /api/v1/users/{name}/quota         401   200   403   403   403   401   40
 GET    /api/v1/tokens                     401   200   403   403   403   401   401   401   401
 POST   /api/v1/tokens                     401   201   403   403   403   401   401   401   401
 DELETE /api/v1/tokens/{token_id}          401   200   403   403   403   401   401   401   401
+GET    /api/v1/checks                     401   200   403   403   403   401   401   401   401
 GET    /api/v1/strays                     401   200   403   403   403   401   401   401   401
 POST   /api/v1/strays/end                 401   200   403   403   403   401   401   401   401
 

@@ -31,6 +31,7 @@ from spothop.wire import (
     CancelRequest,
     CheckpointPage,
     CheckpointView,
+    CheckView,
     DiskView,
     EventView,
     InjectionView,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 20.0
 """Long poll of followers."""
+CHECKS_S = 120.0
+"""For the checks of a master's clouds: some twenty calls a region, one after the other."""
 PAUSE_S = 1.0
 """Between polls where the master has nothing to hold the answer for."""
 PAGE = 50
@@ -301,6 +304,13 @@ class Client:
         return self._http.read(
             list[StrayView], self._http.send("POST", "/strays/end", params=params)
         )
+
+    def checks(self, *, cloud: str | None = None) -> list[CheckView]:
+        """What the master's cloud accounts lack, of one cloud or of all. For admins; takes a few
+        seconds for each region."""
+        params = {} if cloud is None else {"cloud": cloud}
+        answer = self._http.send("GET", "/checks", params=params, wait_s=CHECKS_S)
+        return self._http.read(list[CheckView], answer)
 
     def disk(self) -> DiskView:
         """What the master keeps, in bytes."""

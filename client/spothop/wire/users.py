@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -205,6 +206,25 @@ class VmView(BaseModel):
     """Whose it is; masters before this field do not tell."""
     hint: str = ""
     """What somebody has to do about it; empty for nearly all."""
+
+
+class Verdict(str, Enum):
+    """What a check of a cloud account found."""
+
+    OK = "ok"
+    LOOK = "look"
+    """It could not be told, or it may be meant so."""
+    FAILED = "failed"
+
+
+class CheckView(BaseModel):
+    """One thing that a cloud account needs before jobs run on it."""
+
+    cloud: str
+    subject: str
+    verdict: Verdict
+    fact: str
+    hint: str = ""
 
 
 class StrayView(BaseModel):

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from spothop.catalog.needs import Shape
-from spothop.wire import AgentConfig, Dialect, Pool
+from spothop.wire import AgentConfig, Dialect, Pool, Verdict
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import Refused, Scope
 
@@ -245,6 +245,25 @@ class Cloud(Protocol):
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
         """The provider's own eviction test; `notice_s` None is the promised grace, 0 no notice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that a cloud account needs before jobs run on it."""
+
+    subject: str
+    verdict: Verdict
+    fact: str
+    hint: str = ""
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    """A cloud that can be asked what its account lacks. Optional beside `Cloud`."""
+
+    def diagnose(self, storage_url: str) -> Sequence[Check]:
+        """Makes nothing and raises no CloudError; `storage_url` is where checkpoints go. Takes a
+        few seconds a region."""
 
 
 @runtime_checkable

@@ -80,6 +80,35 @@ def catalog(
         view.kinds(console, known)
 
 
+def doctor(
+    context: typer.Context,
+    cloud: Annotated[
+        str | None, typer.Option(metavar="CLOUD", help="Only this cloud of the master: aws.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check what the master's cloud accounts lack.
+
+    Whose they are, what is allowed, quotas, images, subnets, the bucket. The master asks
+    with its own credentials, and makes nothing. For admins.
+    Exits with 1 when something failed.
+
+    Example: spothop doctor --cloud aws
+    """
+    from spothop.cli import doctor as view
+    from spothop.wire import Verdict
+
+    session = session_of(context)
+    with session.client() as client:
+        found = client.checks(cloud=cloud)
+    if as_json:
+        print_json([check.model_dump(mode="json") for check in found])
+    else:
+        view.show(session.console(), found)
+    if any(check.verdict is Verdict.FAILED for check in found):
+        raise typer.Exit(1)
+
+
 def status(context: typer.Context, as_json: JsonOption = False) -> None:
     """Show whose token this is, and what the master keeps on its disk.
 

@@ -12,10 +12,12 @@ from typing import Any
 from spothop_master.clouds.aws import errors, reading, requests
 from spothop_master.clouds.aws.calls import AwsCalls, Caller
 from spothop_master.clouds.aws.config import AwsConfig
+from spothop_master.clouds.aws.doctor import Doctor
 from spothop_master.clouds.aws.offers import GRACE_S, Offers, VmType, types_of
 from spothop_master.clouds.base import (
     AuthFailed,
     BadRequest,
+    Check,
     CloudError,
     CloudLimits,
     LaunchSpec,
@@ -261,6 +263,11 @@ class AwsCloud:
                         raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
                     return region, reservation["OwnerId"], instance
         raise BadRequest(f"no VM {vm_id} in AWS")
+
+    # --- what the account lacks -----------------------------------------------------------------
+
+    def diagnose(self, storage_url: str) -> Sequence[Check]:
+        return [*Doctor(self._config, self._calls, self._image).checks(storage_url)]
 
     # --- what costs money beside VMs ------------------------------------------------------------
 
