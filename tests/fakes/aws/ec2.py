@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
@@ -15,8 +16,10 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_dict_attribute_mapping
-from werkzeug.exceptions import HTTPException
+from moto.iam.models import iam_backends
 
+from fakes.aws import iam
+from fakes.aws.enforced import Enforced, Refused
 from fakes.aws.errors import AwsError, by_code
 from fakes.aws.fleet import ACCOUNT, Fleet, Life, SpotRequest, moment
 
@@ -26,21 +29,12 @@ TOKEN_LIMIT = 64
 _ID = re.compile(r"i-[0-9a-f]{8}([0-9a-f]{9})?")
 
 
-class Refused(HTTPException):
-    """An answer of ours from within moto, which knows how to hand on such an exception."""
-
-    def __init__(self, error: AwsError) -> None:
-        self.code = error.status
-        super().__init__(error.body("ec2")[1])
-
-    def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
-        return [("Content-Type", "text/xml")]
-
-
-class LayeredEc2(EC2Response):
+class LayeredEc2(Enforced, EC2Response):
     """One request; `fleet` is the emulator's."""
 
     fleet: ClassVar[Fleet]
+    protocol = "ec2"
+    denied = "UnauthorizedOperation"
     RESPONSE_KEY_PATH_TO_TRANSFORMER: ClassVar[dict[str, Any]] = {
         path: how
         for path, how in EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER.items()
@@ -53,15 +47,32 @@ class LayeredEc2(EC2Response):
             return super().call_action()
 
     def _authenticate_and_authorize_normal_action(self, resource: str = "*") -> None:
-        try:
-            super()._authenticate_and_authorize_normal_action(resource)
-        except HTTPException as error:  # EC2 has words of its own for what IAM says
-            if error.code != 403:
-                raise
-            raise Refused(by_code("UnauthorizedOperation")) from None
+        super()._authenticate_and_authorize_normal_action(resource)
         checks_itself = self._get_action() in ("RunInstances", "TerminateInstances")
         if self._get_param("DryRun", False) and not checks_itself:
-            raise Refused(by_code("DryRunOperation"))
+            raise Refused(by_code("DryRunOperation"), "ec2")
+
+    def needs(self, action: str) -> Iterable[iam.Need]:
+        if action == "RunInstances":
+            return iam.of_launch(self.region, self.params, self._profile_role())
+        if action in ("TerminateInstances", "GetConsoleOutput"):
+            ids = self._get_param("InstanceIds") or [self._get_param("InstanceId")]
+            known = self.fleet.seen(self.region)
+            return [
+                iam.of_vm(f"ec2:{action}", self.region, vm_id, known[vm_id].tags)
+                for vm_id in ids
+                if vm_id in known
+            ]
+        return super().needs(action)
+
+    def _profile_role(self) -> str | None:
+        named = self._get_param("IamInstanceProfile.Name") or self._get_param(
+            "IamInstanceProfile.Arn"
+        )
+        if not named:
+            return None
+        profile = iam_backends[ACCOUNT]["aws"].get_instance_profile(named.rpartition("/")[2])
+        return str(profile.roles[0].name)
 
     # --- launch ---------------------------------------------------------------------------------
 
@@ -74,7 +85,7 @@ class LayeredEc2(EC2Response):
             token = params.get("ClientToken", "")
             known = self.fleet.repeated(self.region, token, params) if token else None
         except AwsError as error:
-            raise Refused(error) from None
+            raise Refused(error, "ec2") from None
         if known is not None:
             return ActionResult(known)
         if params.get("ImageId", "").startswith(_PARAMETER):

@@ -1,28 +1,37 @@
-"""FIS, Service Quotas and SSM: moto's classes with what moto lacks."""
+"""FIS, S3, Service Quotas and SSM: moto's classes with what moto lacks."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from moto.core.responses import ActionResult
 from moto.fis.responses import FISResponse
+from moto.s3.responses import S3Response
 from moto.servicequotas.responses import ServiceQuotasResponse
 from moto.ssm.responses import SimpleSystemManagerResponse
 
+from fakes.aws import iam
 from fakes.aws.ec2 import public_image
+from fakes.aws.enforced import Enforced, enforced, role_documents
 from fakes.aws.fleet import Fleet, Life
 
 INTERRUPTION = "aws:ec2:send-spot-instance-interruptions"
+SEND = "ec2:SendSpotInstanceInterruptions"
 BY_EXPERIMENT = "instance-terminated-by-experiment"
 _MINUTES = re.compile(r"PT(\d+)M")
 
 
-class LayeredFis(FISResponse):
+class LayeredFis(Enforced, FISResponse):
     """Experiments that interrupt spot VMs do so (moto only keeps their records)."""
 
     fleet: ClassVar[Fleet]
+    protocol = "rest-json"
+
+    def needs(self, action: str) -> Iterable[iam.Need]:
+        return iam.of_fis(action, self.region, json.loads(self.body or "{}"))
 
     def start_experiment(self) -> str:
         answer = super().start_experiment()
@@ -34,7 +43,11 @@ class LayeredFis(FISResponse):
             assert found is not None, "durationBeforeInterruption is PT2M to PT15M"
             assert 2 <= int(found[1]) <= 15
             target = experiment["targets"][action["targets"]["SpotInstances"]]
+            documents = list(role_documents(experiment["roleArn"])) if enforced() else None
             for life in self._targets(target):
+                need = iam.of_vm(SEND, self.region, life.id, life.tags)
+                if documents is not None and not iam.allows(documents, need):
+                    continue  # the experiment fails, and says so in its record
                 after_s = 60.0 * int(found[1])
                 self.fleet.interrupt(life.id, after_s=after_s, status=BY_EXPERIMENT)
         return answer
@@ -65,8 +78,11 @@ QUOTAS = {
 """vCPUs of a region, by the codes of the Service Quotas documentation."""
 
 
-class LayeredQuotas(ServiceQuotasResponse):
+class LayeredQuotas(Enforced, ServiceQuotasResponse):
     """EC2's quotas for vCPUs; `quotas` of the emulator sets them."""
+
+    def needs(self, action: str) -> Iterable[iam.Need]:
+        return [iam.Need(action=f"servicequotas:{action}")]
 
     quotas: ClassVar[dict[str, float]]
 
@@ -96,12 +112,35 @@ class LayeredQuotas(ServiceQuotasResponse):
         }
 
 
+class LayeredS3(S3Response):
+    """DeleteObjects needs the right to delete objects; moto asks for it on the bucket."""
+
+    def _authenticate_and_authorize_s3_action(
+        self, bucket_name: str | None = None, key_name: str | None = None
+    ) -> None:
+        whole_bucket = self.data.get("Action") == "DeleteObject" and key_name is None
+        super()._authenticate_and_authorize_s3_action(
+            bucket_name, "*" if whole_bucket else key_name
+        )
+
+
 _IMAGES = ("/aws/service/canonical/ubuntu/", "/aws/service/deeplearning/")
 
 
-class LayeredSsm(SimpleSystemManagerResponse):
+class LayeredSsm(Enforced, SimpleSystemManagerResponse):
     """Public parameters that name images: moto has those of Amazon Linux only. An image that is
     asked for is registered, so that EC2 knows it."""
+
+    def needs(self, action: str) -> Iterable[iam.Need]:
+        names = self._get_param("Names") or [self._get_param("Name")]
+        return [
+            iam.Need(
+                action=f"ssm:{action}",
+                # a public parameter belongs to no account
+                resource=iam.arn("ssm", self.region, f"parameter{name}", account=""),
+            )
+            for name in names
+        ]
 
     def get_parameter(self) -> ActionResult:
         name = self._get_param("Name")

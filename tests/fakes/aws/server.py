@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
 
+import httpx
+
 from fakes.aws import calls
 from fakes.aws.calls import Call
 from fakes.aws.errors import AwsError, by_code
@@ -38,6 +40,7 @@ class Emulator:
         settings.ec2_load_default_amis = lambda: False
         self._bound: dict[str, Any] = {}
         self._clients: dict[tuple[Any, ...], Any] = {}
+        self._loader: Any = None
         self._moto = DomainDispatcherApplication(self._create_app)
         self._fill()
         self._server = make_server("127.0.0.1", 0, self._answer, True, request_handler=Handler)
@@ -70,11 +73,17 @@ class Emulator:
         self._server.server_close()
         self._thread.join()
 
+    def enforce_iam(self) -> None:
+        """From now on calls need valid keys, and policies that allow them; `reset` ends it."""
+        httpx.post(f"{self.endpoint}/moto-api/reset-auth", content="0", trust_env=False)
+
     def reset(self) -> None:
         """An empty account in which nothing goes wrong."""
+        from moto import settings
         from moto.moto_api._internal.models import moto_api_backend
 
         self.script.heal()
+        settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
         moto_api_backend.reset()
         self._fill()
 
@@ -85,9 +94,14 @@ class Emulator:
     def session(self, **keys: str) -> Any:
         """Of boto3, with keys that work, or with these (as its arguments are called)."""
         import boto3
+        import botocore.session
 
         known = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", **keys}
-        return boto3.Session(**known, region_name=REGION)  # type: ignore[arg-type]
+        made = botocore.session.Session()
+        # The models of services, read once: they are the third of a second that a client takes.
+        self._loader = self._loader or made.get_component("data_loader")
+        made.register_component("data_loader", self._loader)
+        return boto3.Session(**known, region_name=REGION, botocore_session=made)
 
     def client(self, service: str, region: str = REGION, **keys: str) -> Any:
         """Of boto3, without retries; made once, because it takes a third of a second."""
@@ -116,8 +130,9 @@ class Emulator:
 
         app = create_backend_app(service)
         if (bound := self._layered(service)) is not None:
-            for name in app.view_functions:
-                app.view_functions[name] = convert_to_flask_response(bound.dispatch)
+            for name, view in app.view_functions.items():
+                handler = getattr(bound, view.callback.__name__)
+                app.view_functions[name] = convert_to_flask_response(handler)
         return app
 
     def _layered(self, service: str) -> Any:
@@ -126,6 +141,7 @@ class Emulator:
         layered: dict[str, Any] = {
             "ec2": ec2.LayeredEc2,
             "fis": others.LayeredFis,
+            "s3": others.LayeredS3,
             "servicequotas": others.LayeredQuotas,
             "ssm": others.LayeredSsm,
         }
