@@ -173,7 +173,7 @@ class MasterSettings(BaseModel):
 
     backoff_base_s: float = Field(default=1, gt=0)
     """First wait after a full round of refusals or a failure; doubles, with jitter."""
-    backoff_max_s: float = Field(default=300, gt=0)
+    backoff_max_s: float = Field(default=600, gt=0)
 
     avoid_s: float = Field(default=120, ge=0)
     """How long a zone that preempted, or a pool that refused, is tried last."""

@@ -13,6 +13,7 @@ from fakes.master_harness import Inline, Later, MasterHarness
 from spothop.wire import Pool
 from spothop_master.clouds.base import (
     AuthFailed,
+    BadRequest,
     CloudError,
     NoCapacity,
     QuotaExceeded,
@@ -107,6 +108,43 @@ def test_a_spot_quota_leaves_its_region_out_and_no_other_one(harness: MasterHarn
     harness.submit("job-2")
     harness.look()
     assert [zone[0] for zone in asked(harness)] == ["x", "y", "y"], "the other job knows it, too"
+
+
+def test_the_quota_of_one_family_of_vm_types_closes_no_other(harness: MasterHarness) -> None:
+    gpu, plain = (Pool(cloud="c", region="r", zone="z", vm=vm) for vm in ("g5.xlarge", "m5.large"))
+    closed = BackOff(
+        cloud="c",
+        scope=Scope.REGION,
+        name=name_of(Scope.REGION, gpu, "QuotaExceeded"),
+        error="QuotaExceeded",
+        until=FakeClock().now,
+    )
+    assert closed.covers(gpu)
+    assert closed.covers(gpu.model_copy(update={"vm": "g6.12xlarge", "zone": "other"}))
+    assert not closed.covers(plain)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (NoCapacity("none left", code="Full"), "none left; asked again in 1 s"),
+        (Unavailable("503"), "503; its region is asked again in 1 s"),
+        (BadRequest("no such image"), "no such image"),
+    ],
+)
+def test_who_looks_sees_what_was_answered_and_when_it_is_asked_again(
+    harness: MasterHarness, answer: CloudError, told: str
+) -> None:
+    refuse(harness, answer)
+    harness.submit()
+    harness.look()
+    first = next(event for event in harness.events("vm") if "refused" in event.text)
+    assert first.text.endswith(told)
+    with harness.db.read() as session:
+        (view, *_) = refusals.views(session, "job-1")
+    assert (view.detail, view.code) == (str(answer), answer.code)
+    assert view.until is not None
+    assert view.until > harness.clock()
 
 
 def test_an_on_demand_job_is_not_kept_from_a_region_whose_spot_quota_is_reached() -> None:

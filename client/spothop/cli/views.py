@@ -283,6 +283,8 @@ def _refusals(console: Console, job: JobDetail, *, now: datetime) -> None:
     ]
     columns = ("POOL", "TIMES", "AGE", "ASKED IN", "ANSWER")
     print_table(console, columns, rows, right=columns[1:4], under=("POOL", "ANSWER"))
+    if job.refusals[0].detail:
+        print_text(console, f"last answer: {job.refusals[0].detail}")
     if len(job.refusals) > REFUSALS_SHOWN:
         print_text(console, f"the newest {REFUSALS_SHOWN} of {len(job.refusals)} pools")
 

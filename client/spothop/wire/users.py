@@ -250,7 +250,7 @@ class RefusalView(BaseModel):
     first_at: datetime
     last_at: datetime
     until: datetime | None
-    """It is not asked before; None: it may be asked, unless its region or account is left alone."""
+    """It is not asked before, nor is its zone, region or account; None: it may be asked."""
     error: str
     """Of the last one: NoCapacity, QuotaExceeded, ..."""
     code: str | None

@@ -41,7 +41,7 @@ class Limits:
     fence_margin_s: float = 2
     stop_timeout_s: float = 30
     backoff_base_s: float = 1
-    backoff_max_s: float = 300
+    backoff_max_s: float = 600
     ask_again_s: float = 5
     """Between two requests to terminate the same VM."""
     user_vms: int | None = None

@@ -13,12 +13,14 @@ together, and no pool stands idle for what only concerns another one. Four rules
 4. A launch that was accepted opens the account again, a VM that runs everything around it. Two of
    three clouds accept first and refuse later, so that acceptance says nothing of capacity.
 
-Quotas of spot and on-demand VMs are different ones, so such a refusal closes its market alone.
+Quotas of spot and on-demand VMs are different ones, and so are those of families of VM types (a new
+AWS account has none for GPUs, and one for plain VMs): a quota closes its market and family alone.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -55,6 +57,8 @@ SPREAD_S = 10.0
 
 LONGEST_RETRY_S = 3600.0
 """What a provider asks for is followed up to this."""
+
+_GENERATION = re.compile(r"([a-z]+)\d")
 
 _WORDS = {
     "CloudError": "refused",
@@ -172,8 +176,17 @@ def name_of(scope: Scope, pool: Pool, error: str) -> str:
         Scope.ZONE: f"{pool.region}/{pool.zone}",
         Scope.POOL: str(pool),
     }[scope]
-    market = ("spot" if pool.spot else "on-demand") if error == "QuotaExceeded" else ""
-    return f"{place} {market}".strip()
+    if error != "QuotaExceeded":
+        return place
+    market = "spot" if pool.spot else "on-demand"
+    return f"{place} {market} {_family(pool.vm)}".strip()
+
+
+def _family(vm: str) -> str:
+    """Of a VM type: what stands before the number of its generation (g5.xlarge, a2-highgpu-1g);
+    empty where its name has no such form, and then all are one family."""
+    found = _GENERATION.match(vm)
+    return found[1] if found else ""
 
 
 @lru_cache(maxsize=4096)
@@ -212,6 +225,14 @@ def first_opening(closed: Mapping[Pool, Closed], *, jitter: float) -> datetime:
         each.until + timedelta(seconds=SPREAD_S * jitter if each.by else 0.0)
         for each in closed.values()
     )
+
+
+def told_until(refused: Refused, until: datetime | None, *, now: datetime) -> str:
+    """When whatever refused is asked again, for people; empty where it is not."""
+    if until is None or refused.error in FINAL:
+        return ""
+    what = "" if refused.scope is Scope.POOL else f"its {refused.scope.value} is "
+    return f"; {what}asked again in {(until - now).total_seconds():.0f} s"
 
 
 def left_out(closed: Mapping[Pool, Closed]) -> list[str]:

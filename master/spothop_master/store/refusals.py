@@ -63,20 +63,28 @@ def closed_since(session: Session, vm: VmRow, *, now: datetime) -> BackOff | Non
 
 def views(session: Session, job_id: str) -> list[RefusalView]:
     """The newest first."""
-    rows = session.scalars(select(Refusal).where(Refusal.job_id == job_id))
+    rows = session.scalars(select(Refusal).where(Refusal.job_id == job_id)).all()
+    around = back_offs(session) if rows else ()
     return [
         RefusalView(
             pool=_pool(row),
             count=row.count,
             first_at=row.first_at,
             last_at=row.last_at,
-            until=row.until,
+            until=_asked_again(row, around),
             error=row.error,
             code=row.code,
             detail=row.detail,
         )
         for row in sorted(rows, key=lambda row: (row.last_at, row.id), reverse=True)
     ]
+
+
+def _asked_again(row: Refusal, around: Sequence[BackOff]) -> datetime | None:
+    """By its own refusal, or that of its zone, region or account; whichever is later."""
+    pool = _pool(row)
+    moments = [each.until for each in around if each.covers(pool)]
+    return max([*moments, *([row.until] if row.until is not None else [])], default=None)
 
 
 def counts(session: Session) -> dict[Pool, int]:
@@ -89,8 +97,10 @@ def counts(session: Session) -> dict[Pool, int]:
     }
 
 
-def count(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:
-    """The launch of this VM was refused."""
+def count(
+    session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime
+) -> datetime:
+    """The launch of this VM was refused; until when what refused is left alone."""
     row = _made(session, Refusal, _of_pool(vm), _first(vm, refused, now))
     in_row = growth.in_row(row.in_row, row.last_at, asked_at=vm.requested_at)
     row.count += 1
@@ -98,10 +108,11 @@ def count(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now:
     row.until = None
     if refused.scope is Scope.POOL:
         row.in_row = in_row
-        row.until = now + growth.back_off(refused, in_row)
+        until = row.until = now + growth.back_off(refused, in_row)
     else:
-        _close(session, vm, refused, growth=growth, now=now)
+        until = _close(session, vm, refused, growth=growth, now=now)
     session.flush()
+    return until
 
 
 def let_through(session: Session, pool: Pool, *, now: datetime) -> None:
@@ -146,7 +157,9 @@ def _back_off(row: BackOffRow) -> BackOff:
     )
 
 
-def _close(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime) -> None:
+def _close(
+    session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime
+) -> datetime:
     pool = _pool(vm)
     new = BackOffRow(
         cloud=pool.cloud,
@@ -163,6 +176,7 @@ def _close(session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now
     row.last_at, row.error, row.code, row.detail = now, refused.error, refused.code, refused.detail
     until = now + growth.back_off(refused, row.refusals)
     row.until = max(row.until, until) if known_before else until
+    return row.until
 
 
 def _open(session: Session, vm: VmRow, *which: ColumnElement[bool]) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from spothop.wire import ANY_ZONE, JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
-from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope
+from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope, told_until
 from spothop_master.core.states import VmEvent
 from spothop_master.store import leases, observations, refusals, transitions
 from spothop_master.store.schema import Event, Injection, Job, Place, VmRow
@@ -125,13 +125,20 @@ def refused(
     """The cloud said no: there is no such VM, or, `kept`, what there is of it has to be terminated.
     An error that is not among `REFUSALS`, as of a driver's own subclass, counts as their base."""
     error = refused.error if refused.error in REFUSALS else REFUSALS[0]
+    known = replace(refused, error=error)
+    until = refusals.count(session, row, known, growth=growth, now=now)
     transitions.change(
         session,
         row,
         VmEvent.TERMINATE if kept else VmEvent.REFUSE,
         now=now,
-        text=text,
-        data={"error": refused.error, "scope": refused.scope.value, "code": refused.code},
+        text=text + told_until(known, until, now=now),
+        data={
+            "error": refused.error,
+            "scope": refused.scope.value,
+            "code": refused.code,
+            "until": until.isoformat(),
+        },
         reason=VmReason.LAUNCH_FAILED,
         refusal=error,
         detail=text,
@@ -142,7 +149,6 @@ def refused(
     job.refusals += 1
     if JobState(job.state) in JOB_ACTIVE:  # else it says why the job is over, or paused
         job.reason = text
-    refusals.count(session, row, replace(refused, error=error), growth=growth, now=now)
 
 
 def withdrawn(session: Session, row: VmRow, *, now: datetime) -> None:
