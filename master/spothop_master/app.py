@@ -137,6 +137,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.callback(services.db.close)
             stack.callback(services.agent_threads.close)
+            stack.callback(services.user_threads.close)
             stack.callback(services.syncs.close)
             if loops:
                 await stack.enter_async_context(running_loops(services))

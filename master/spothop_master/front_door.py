@@ -201,7 +201,7 @@ def raise_file_limit() -> int:
 def limits_for(files: int) -> Limits:
     """With so many file descriptors."""
     connections = max(files - FILES_KEPT, files // 2)
-    return Limits(connections=connections, strangers=min(1000, connections // 4))
+    return Limits(connections=connections, strangers=min(2000, connections // 4))
 
 
 LOOK_EVERY_S = 1.0

@@ -1,6 +1,10 @@
 """Long polls: ask when there is news, until there is an answer, the wait is over, or the master
 ends.
 
+No two waits are of the same length, up to a quarter of it: a thousand that began together, after a
+restart of the master or because one event woke them all, would otherwise come again together for
+ever, and everybody else would wait behind them.
+
 Who waits holds no thread and no session. After it was woken it waits a moment for what comes
 together (a sync brings steps, events and lines of the log), so that one answer holds it all.
 """
@@ -10,8 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-
-from starlette.concurrency import run_in_threadpool
 
 from spothop_master.notifier import Topic
 from spothop_master.services import Services
@@ -34,13 +36,14 @@ async def poll(
     """The newest answer of `ask` (run in a thread) once it is `enough` or `wait_s` are over;
     `topics` are those that may change such an answer."""
     loop, news = asyncio.get_running_loop(), services.notifier
-    until = loop.time() + min(wait_s, LONGEST_S)
+    until = loop.time() + min(wait_s, LONGEST_S) * services.spread()
     while True:
         mark = news.mark()
-        answer = await run_in_threadpool(ask)
+        answer = await services.user_threads.polls.run(ask)
         left_s = until - loop.time()
         if enough(answer) or left_s <= 0 or services.stopping.is_set():
             return answer
-        await news.wait(topics(answer), since=mark, at_most_s=left_s)
+        at_most_s = min(left_s, news.fallback_s * services.spread())
+        await news.wait(topics(answer), since=mark, at_most_s=at_most_s)
         if not services.stopping.is_set():
             await asyncio.sleep(max(0.0, min(GATHER_S, until - loop.time())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.failed_logins import FailedLogins
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
+from spothop_master.lanes import UserThreads
 from spothop_master.logs import Logs
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.notifier import Notifier
@@ -61,11 +63,18 @@ class Services:
     clock: Callable[[], datetime]
     limits: VmLimits
     probes: Probes = field(default_factory=Probes)
+    user_threads: UserThreads = field(default_factory=UserThreads)
     failed_logins: FailedLogins = field(default_factory=FailedLogins)
     attention: dict[str, str] = field(default_factory=dict)
     """What an admin has to look at, by subject; `/healthz` names the subjects."""
+    random: Callable[[], float] = random.random
+    """Uniform in [0, 1): only for jitter."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the master is asked to end: long polls answer at once."""
+
+    def spread(self) -> float:
+        """Between 0.75 and 1: what a wait is multiplied by that many others began together with."""
+        return 0.75 + 0.25 * self.random()
 
     def stop(self) -> None:
         """The master is to end; harmless when repeated."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
+from anyio import to_thread
 
 from fakes.http_master import HttpAgent, HttpMaster
 from fakes.virtual_time import play
 from spothop_master.notifier import REMEMBERED, News, Notifier
-from spothop_master.polling import GATHER_S
+from spothop_master.polling import GATHER_S, poll
 
 JOBS = "/api/v1/jobs"
 JOB = (News.ROWS, "j")
@@ -198,3 +201,65 @@ def test_what_it_has_forgotten_counts_as_told() -> None:
         assert await took_s(news.wait([JOB], since=news.mark(), at_most_s=5)) == 5
 
     play(scenario)
+
+
+# --- many who wait ------------------------------------------------------------------------------
+
+
+def test_with_every_thread_of_the_server_at_work_polls_and_healthz_are_answered(
+    master: HttpMaster,
+) -> None:
+    job = master.submit()["id"]
+
+    async def busy() -> list[int]:
+        limiter = to_thread.current_default_thread_limiter()
+        for number in range(int(limiter.total_tokens)):
+            limiter.acquire_on_behalf_of_nowait(number)
+        headers = {"Authorization": f"Bearer {master.admin}"}
+        try:
+            paths = ("/healthz", f"{JOBS}/{job}/events", f"{JOBS}/{job}/news")
+            asked = [master.http.get(path, headers=headers) for path in paths]
+            answers = await asyncio.wait_for(asyncio.gather(*asked), 60)  # only where it hangs
+        finally:
+            for number in range(int(limiter.total_tokens)):
+                limiter.release_on_behalf_of(number)
+        return [answer.status_code for answer in answers]
+
+    assert master.run(busy()) == [200, 200, 200]
+
+
+@dataclass
+class Patient:
+    """What a poll needs of the services; it asks in no thread."""
+
+    random: float
+    notifier: Notifier = field(default_factory=lambda: Notifier(fallback_s=10.0))
+    stopping: threading.Event = field(default_factory=threading.Event)
+    asked_at: list[float] = field(default_factory=list)
+
+    @property
+    def user_threads(self) -> Any:
+        return SimpleNamespace(polls=self)
+
+    async def run(self, ask: Callable[[], object]) -> object:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        return ask()
+
+    def spread(self) -> float:
+        return 0.75 + 0.25 * self.random
+
+
+@pytest.mark.parametrize(("random", "asked_at"), [(0.0, [0, 7.6, 15]), (1.0, [0, 10.1, 20])])
+def test_polls_that_begin_together_do_not_come_again_together(
+    random: float, asked_at: list[float]
+) -> None:
+    async def wait() -> list[float]:
+        services: Any = Patient(random)
+        began = asyncio.get_running_loop().time()
+        found = await poll(
+            services, lambda: 1, enough=lambda _: False, topics=lambda _: [JOB], wait_s=20
+        )
+        assert found == 1
+        return [round(at - began, 3) for at in services.asked_at]
+
+    assert play(wait) == asked_at

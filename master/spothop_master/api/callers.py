@@ -8,7 +8,6 @@ Plain ASGI, as `guard` is. Agents' calls are not here: `sync_calls` has its own 
 
 from __future__ import annotations
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,7 +36,8 @@ class Callers:
         ):
             try:
                 token = token_in(Headers(scope=scope).get("authorization", ""))
-                who = await run_in_threadpool(principal_of, self._services, token)
+                tokens = self._services.user_threads.tokens
+                who = await tokens.run(principal_of, self._services, token)
             except ApiError as error:
                 problem = errors.answer(errors.of(error, Request(scope)))
                 await problem(scope, receive, send)

@@ -71,17 +71,17 @@ def remember(scope: Scope, principal: Principal) -> None:
     scope[_CALLER] = principal
 
 
-def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:
-    """The user of the token. A plain function: FastAPI runs it in a thread."""
+async def reader(request: Request, services: ServicesDep, token: Bearer) -> Principal:
+    """The user of the token."""
     known = request.scope.get(_CALLER)
     if isinstance(known, Principal):
         return known
-    principal = principal_of(services, token)
+    principal = await services.user_threads.tokens.run(principal_of, services, token)
     remember(request.scope, principal)
     return principal
 
 
-def writer(principal: Annotated[Principal, Depends(reader)]) -> Principal:
+async def writer(principal: Annotated[Principal, Depends(reader)]) -> Principal:
     if not principal.may_write:
         raise read_only(principal.name)
     return principal

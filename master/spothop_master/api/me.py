@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 
 from fastapi import APIRouter
@@ -39,11 +40,17 @@ def disk(services: ServicesDep, user: Reader) -> DiskView:
     )
 
 
+@cache
+def _version() -> str:
+    """Read from the disk once."""
+    return version("spothop")
+
+
 @router.get("/healthz", include_in_schema=False)
 @router.get("/api/v1/healthz")
-def healthz(services: ServicesDep) -> dict[str, str]:
-    """The master answers. Needs no token, and tells only whether an admin has to look at something:
-    `attention` names what."""
+async def healthz(services: ServicesDep) -> dict[str, str]:
+    """The master answers, whatever its threads do. Needs no token, and tells only whether an admin
+    has to look at something: `attention` names what."""
     subjects = ", ".join(sorted(services.attention))
-    found = {"status": "ok", "version": version("spothop")}
+    found = {"status": "ok", "version": _version()}
     return found | ({"attention": subjects} if subjects else {})

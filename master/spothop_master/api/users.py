@@ -25,7 +25,7 @@ FIRST = "first"
 """Name of the token that a new user gets."""
 
 
-def admin(principal: Reader) -> Principal:
+async def admin(principal: Reader) -> Principal:
     if principal.role is not Role.ADMIN:
         raise ApiError(
             403, "admins_only", f"user {principal.name!r} is no admin", "ask one to do this"

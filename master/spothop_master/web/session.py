@@ -32,7 +32,9 @@ class NotLoggedIn(Exception):
 async def viewer(request: Request) -> Principal:
     """Who looks at the page. Raises `NotLoggedIn`."""
     secret = request.cookies.get(COOKIE, "")
-    principal = await run_in_threadpool(_services(request).logged_in, secret) if secret else None
+    services = _services(request)
+    tokens = services.user_threads.tokens
+    principal = await tokens.run(services.logged_in, secret) if secret else None
     if principal is None:
         raise NotLoggedIn
     trust(request.scope, principal.who)
