@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import event
 
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
@@ -306,6 +307,23 @@ def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
     harness.clock.advance(60)
     prices.run_once()
     assert len(harness.rows(Price)) == 5
+    harness.db.close()
+
+
+def test_prices_that_did_not_change_cost_no_query(tmp_path: Path) -> None:
+    harness = MasterHarness(tmp_path)
+    prices = Prices(harness.db, harness.watcher)
+    prices.run_once()
+    statements: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        statements.append(statement)
+
+    sa.event.listen(harness.db.engine, "before_cursor_execute", note)
+    for _ in range(5):
+        harness.clock.advance(60)
+        prices.run_once()
+    assert statements == []
     harness.db.close()
 
 
