@@ -133,7 +133,8 @@ def snapshots_of(
     shapes: dict[Pool, Shape] = {}
     if infos is not None:
         offers = {pool: info.price for pool, info in infos.items()}
-        shapes = {pool: info.shape for pool, info in infos.items() if info.shape is not None}
+        if launching:
+            shapes = {pool: info.shape for pool, info in infos.items() if info.shape is not None}
     requirements = _requirements(session, job_ids, observed)
     return {
         row.id: Snapshot(
