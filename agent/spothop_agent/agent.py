@@ -7,6 +7,7 @@ supervisor starts the agent again, and the training process does not notice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import shutil
@@ -33,12 +34,12 @@ from spothop.wire import (
     StopDirective,
     SyncRequest,
 )
-from spothop_agent import __version__
+from spothop_agent import __version__, dead_man
 from spothop_agent.attempt import Attempt
 from spothop_agent.checkpoint_store import CheckpointStore, OpenStore
 from spothop_agent.clock import Clock
 from spothop_agent.context import Context
-from spothop_agent.logs import append_line
+from spothop_agent.logs import append_line, tell_boot
 from spothop_agent.master_link import LinkError, MasterLink, Refused
 from spothop_agent.notices import Acknowledge, Notices
 from spothop_agent.paths import AgentPaths, AttemptPaths
@@ -62,6 +63,8 @@ TEND_S = 1.0
 OK = 0
 REFUSED = 3
 """Exit code: the master does not take the join token; starting again does not help."""
+ALONE = 4
+"""Exit code: there is no master any more; the VM is to be shut down (`dead_man`)."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +115,8 @@ class Agent:
         self._news = asyncio.Event()
         """An assignment, or the release, has arrived."""
         self._released = asyncio.Event()
+        self._alone: str | None = None
+        """Why this VM ends itself."""
         self.leave = asyncio.Event()
         """Set by SIGTERM: the VM is being taken."""
         self._shipping = Background()
@@ -141,19 +146,22 @@ class Agent:
             except Refused as error:
                 _log.error("join refused: %s", error)
                 return REFUSED
+            except asyncio.TimeoutError:
+                _log.error("no master for %.0f s: this VM is of no use", self._config.away_s)
+                return ALONE
         if self._state.now.over:
             return OK
         self._link.use_session(self._state.now.session)
         self._begin()
         await self._work()
-        return OK
+        return OK if self._alone is None else ALONE
 
     async def _join(self) -> None:
         began = self._clock.monotonic()
         request = JoinRequest(
             token=self._config.token, agent_version=__version__, boot_s=self._clock.boottime()
         )
-        reply = await self._link.join(request)
+        reply = await asyncio.wait_for(self._link.join(request), self._config.away_s)
         assignment = reply.assignment
         # Before anything else: the token is used up, and without this session the VM is lost.
         self._state.put(
@@ -163,11 +171,17 @@ class Agent:
                 sync_every_s=reply.sync_every_s,
                 assignment=assignment,
                 may_fence=assignment.fence_now,
+                ends_at=self._end_of(assignment),
             )
         )
         duration_s = self._clock.monotonic() - began
         report = PhaseReport(phase="join", duration_s=duration_s)
         self._spool.add(assignment.attempt, report, key=f"{assignment.attempt}:phase-join")
+
+    def _end_of(self, assignment: Assignment) -> float | None:
+        """When its job is to be over, in seconds of CLOCK_BOOTTIME."""
+        left_s = assignment.ends_in_s
+        return None if left_s is None else self._clock.boottime() + left_s
 
     def _begin(self) -> None:
         """Make the attempt in the state file the current one."""
@@ -193,6 +207,7 @@ class Agent:
         )
         self._retrier.on_failure = lambda text: self._context.tell_user(text, level="warning")
         self._attempt = Attempt(self._context, self._process(), self._rng)
+        tell_boot(self._paths, self._context.paths.log)
         self._shippers.append(self._shipping.start(self._attempt.shipper.run()))
         for old in self._shippers[:-2]:
             old.cancel()
@@ -221,13 +236,18 @@ class Agent:
         lasting = [asyncio.create_task(c) for c in concerns]
         ends = [
             asyncio.create_task(c)
-            for c in (self._released.wait(), self._link.over.wait(), self.leave.wait())
+            for c in (
+                *(self._released.wait(), self._link.over.wait(), self.leave.wait()),
+                self._be_deserted(),
+            )
         ]
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(link), *lasting, *ends]
         try:
             await first_end({*ends}, {*tasks})
             if self.leave.is_set():
                 await self._final_sync()
+            elif self._alone is not None:
+                await self._end_alone(self._alone)
             else:
                 await self._over()
         finally:
@@ -242,7 +262,7 @@ class Agent:
                 await self._news.wait()
             assignment, self._next = self._next, None
             await self._threads.disk(shutil.rmtree, self._context.paths.work, ignore_errors=True)
-            self._state.assign(assignment)
+            self._state.assign(assignment, ends_at=self._end_of(assignment))
             self._attempt.shipper.alight()
             self._begin()
             self._notices.hand_over(self._context, self._attempt)
@@ -259,6 +279,29 @@ class Agent:
         self._reserve.tend()
         for text in self._reserve.news():
             self._context.tell_user(text, level="warning")
+
+    async def _be_deserted(self) -> None:
+        """Returns when nobody but us will end this VM; `_alone` says why."""
+        while True:
+            self._alone = dead_man.why_alone(
+                now=self._clock.boottime(),
+                heard=self._link.heard_at,
+                away_s=self._config.away_s,
+                ends_at=self._state.now.ends_at,
+            )
+            if self._alone is not None:
+                return
+            await asyncio.sleep(dead_man.LOOK_S)
+
+    async def _end_alone(self, why: str) -> None:
+        """Save and upload what can be, in a limited time."""
+        _log.error("%s", why)
+        self._context.tell_user(why, level="error")
+        self._attempt.stop(why, save=self._state.now.phase is Phase.STARTED)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._attempt.over.wait(), dead_man.SAVE_S)
+        self._state.set(over=True)
+        await self._final_sync()
 
     async def _over(self) -> None:
         """Released, or over for the master: nothing may go on running."""

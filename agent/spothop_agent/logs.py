@@ -28,7 +28,7 @@ from spothop.backoff import delay_s
 from spothop.eventlog import AGENT_LINE
 from spothop.wire import RIDE_BYTES
 from spothop_agent.master_link import LinkError
-from spothop_agent.paths import write_atomic
+from spothop_agent.paths import AgentPaths, write_atomic
 from spothop_agent.wrapper import first_data, trim
 
 CHUNK = 256 * 1024
@@ -40,6 +40,7 @@ FULL_CHUNK_PAUSE_S = 0.1
 """At most 2.5 MB/s."""
 BACKOFF_CAP_S = 15.0
 
+BOOT_BYTES = 64 * 1024
 GAPS = 100
 """So many are remembered; a master that has lost more gets the rest as one gap."""
 
@@ -60,6 +61,21 @@ def append_line(path: Path, text: str) -> None:
             os.close(descriptor)
     except OSError as error:
         _log.warning("%s: %s; not written: %s", path, error, text)
+
+
+def tell_boot(paths: AgentPaths, log: Path) -> None:
+    """What the VM did before its agent ran becomes the beginning of its first attempt's log, once:
+    the newest `BOOT_BYTES` of it."""
+    told = paths.root / "boot.told"
+    if told.exists() or not paths.boot_log.exists():
+        return
+    try:
+        text = paths.boot_log.read_bytes()[-BOOT_BYTES:].decode(errors="replace")
+        told.touch()
+    except OSError as error:
+        _log.warning("%s: %s", paths.boot_log, error)
+        return
+    append_line(log, f"\n{AGENT_LINE}".join(text.splitlines()))
 
 
 class LogShipper:

@@ -1,6 +1,7 @@
 """Where everything lies on the VM's disk, and how a file there is replaced.
 
 <agent dir>/state.json, spool/, reserve, lib/spothop -> the client package
+<agent dir>/boot.log, boot.told   what was before the agent, and that the log of an attempt has it
 <agent dir>/attempts/<n>/work/    the job's directory
 <agent dir>/attempts/<n>/run/     $SPOTHOP_RUN_DIR: pipes, outbox, exit.json
 <agent dir>/attempts/<n>/log      output of setup and of the process
@@ -89,6 +90,11 @@ class AgentPaths:
     @property
     def reserve(self) -> Path:
         return self.root / "reserve"
+
+    @property
+    def boot_log(self) -> Path:
+        """What the VM's user data wrote before there was an agent."""
+        return self.root / "boot.log"
 
     @property
     def lib(self) -> Path:

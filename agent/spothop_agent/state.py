@@ -148,6 +148,8 @@ class State(BaseModel):
     """The kernel's counter when the process started."""
     notice: NoticeSeen | None = None
     """The newest notice; it belongs to the VM and outlives an attempt."""
+    ends_at: float | None = None
+    """When the job is to be over, in seconds of CLOCK_BOOTTIME."""
     over: bool = False
     """The VM is released or gone for the master: an agent that is started again exits at once."""
 
@@ -209,7 +211,7 @@ class StateFile:
         if self._behind_sync is not None:
             self._write(self.now, sync=False)
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment, *, ends_at: float | None = None) -> None:
         """Begin a new attempt on this VM; the notice stays."""
         now = self.now
         self.put(
@@ -220,5 +222,6 @@ class StateFile:
                 assignment=assignment,
                 may_fence=assignment.fence_now,
                 notice=now.notice,
+                ends_at=ends_at,
             )
         )

@@ -62,6 +62,15 @@ def test_nothing_is_remembered_of_a_vm_that_ended_without_another_word(master: H
     assert master.services.heartbeats.last_contact(agent.vm) is None
 
 
+def test_a_vm_is_told_how_long_its_job_may_still_take(master: HttpMaster) -> None:
+    agent = master.joined(max_duration="1h")
+    agent.session = ""
+    reply = agent.join()  # a repeated one: the answer before got lost
+    left_s = Assignment.model_validate(reply["assignment"]).ends_in_s
+    assert left_s is not None
+    assert 3500.0 < left_s < 3600.0
+
+
 def test_join_tokens_work_once(master: HttpMaster) -> None:
     agent = master.joined()
     agent.sync(agent.envelope(kind="prepared"))

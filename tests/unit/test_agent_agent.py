@@ -36,7 +36,8 @@ from spothop.wire import (
     StartedReport,
     StopDirective,
 )
-from spothop_agent.agent import OVER_PATIENCE_S, REFUSED, Agent
+from spothop_agent import dead_man
+from spothop_agent.agent import ALONE, OVER_PATIENCE_S, REFUSED, Agent
 from spothop_agent.chaos import from_text
 from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.state import Phase, State, StateFile
@@ -56,6 +57,7 @@ class VmHarness:
             vm=VM,
             dialect=Dialect.AZURE,
             directory=str(root / "vm"),
+            away_s=1800.0,
         )
         self.paths = AgentPaths(root / "vm")
         self.announced: asyncio.Queue[Notice] = asyncio.Queue()
@@ -220,6 +222,88 @@ def test_sigterm_leaves_the_process_alone(tmp_path: Path) -> None:
         assert len(vm.process().starts) == 1
         vm.direct(ReleaseDirective())
         await again
+
+    play(scenario)
+
+
+def test_a_vm_without_a_master_saves_and_ends_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path, hang_after_s=0.0)
+        running = await vm.training(vm.agent())
+        left = asyncio.get_running_loop().time()
+        vm.master.away = True
+        await asyncio.sleep(1500.0)
+        assert vm.state().stop is None
+        await until(lambda: vm.state().stop)
+        assert asyncio.get_running_loop().time() - left == pytest.approx(1800.0, abs=30.0)
+        await until(lambda: any(said["t"] == "save" for said in vm.process().heard()))
+        vm.process().hand_over(2)
+        await asyncio.sleep(1.0)
+        vm.process().end(OK)
+        assert await running == ALONE
+        assert vm.state().committed is not None
+        assert vm.state().over
+        assert await vm.agent().run() == 0  # started again it does nothing more
+
+    play(scenario, limit_s=10_000.0)
+
+
+def test_a_master_that_is_away_for_less_ends_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path, hang_after_s=0.0)
+        running = await vm.training(vm.agent())
+        for _ in range(3):
+            vm.master.away = True
+            await asyncio.sleep(1500.0)
+            vm.master.away = False
+            await asyncio.sleep(60.0)
+        assert vm.state().stop is None
+        vm.direct(ReleaseDirective())
+        assert await running == 0
+
+    play(scenario, limit_s=10_000.0)
+
+
+def test_a_job_that_should_be_over_ends_its_vm_though_the_master_answers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path, ends_in_s=300.0, hang_after_s=0.0)
+        began = asyncio.get_running_loop().time()
+        running = await vm.training(vm.agent())
+        await until(lambda: vm.state().stop)
+        waited_s = asyncio.get_running_loop().time() - began
+        assert waited_s == pytest.approx(300.0 + dead_man.LATE_S, abs=30.0)
+        vm.process().end(OK)
+        assert await running == ALONE
+
+    play(scenario)
+
+
+def test_a_vm_that_never_finds_its_master_ends_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path)
+        vm.master.away = True
+        assert await vm.agent().run() == ALONE
+        assert asyncio.get_running_loop().time() == pytest.approx(START_S + 1800.0, abs=30.0)
+
+    play(scenario)
+
+
+def test_what_happened_before_the_join_is_the_beginning_of_the_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path)
+        vm.paths.root.mkdir()
+        vm.paths.boot_log.write_text("2030-01-01T00:00:00Z boot: VM vm-1\nagent installed\n")
+        agent = vm.agent()
+        running = await vm.training(agent)
+        agent.leave.set()
+        await running
+        again = asyncio.create_task(vm.agent().run())
+        await asyncio.sleep(30.0)
+        vm.direct(ReleaseDirective())
+        await again
+        lines = vm.master.log().splitlines()
+        assert lines[0].endswith("2030-01-01T00:00:00Z boot: VM vm-1")
+        assert sum("agent installed" in line for line in lines) == 1
 
     play(scenario)
 

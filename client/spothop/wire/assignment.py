@@ -41,7 +41,7 @@ class Assignment(Extended):
     """One attempt of one job, for one VM; which may have been started before its master was
     replaced, with an older agent."""
 
-    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s")
+    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s")
 
     job: str
     name: str
@@ -66,6 +66,8 @@ class Assignment(Extended):
     """Attempts before this one that ended with a hang, in a row."""
     unprotected_after_s: float = Field(300.0, gt=0)
     """How long the script may lack what protects it, before that is told."""
+    ends_in_s: float | None = None
+    """Until the job's `max_duration` is over; None without one."""
     fence_now: bool = False
     """No earlier attempt can still commit: fence without waiting for the directive."""
     resumes: bool = False

@@ -47,6 +47,7 @@ def build(
         hang_after_s=_hang_after_s(spec),
         hangs=attempts.hangs(session, job.id),
         unprotected_after_s=spec.checkpoint.unprotected_after.total_seconds(),
+        ends_in_s=_ends_in_s(spec, job, now),
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, statistics, now=now),
@@ -78,6 +79,12 @@ def _hang_after_s(spec: JobSpec) -> float | None:
     if spec.hang_after is None:
         return None
     return 0.0 if spec.hang_after == "off" else spec.hang_after.total_seconds()
+
+
+def _ends_in_s(spec: JobSpec, job: Job, now: datetime) -> float | None:
+    if spec.max_duration is None:
+        return None
+    return (job.submitted_at + spec.max_duration - now).total_seconds()
 
 
 def _has_chain(session: Session, job: Job) -> bool:
