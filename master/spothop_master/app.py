@@ -92,6 +92,9 @@ THREADS = 16
 SYNCS_PER_ANSWER = 11.5
 """Syncs of one VM that are answered with the directives that were read once, if nothing changes."""
 
+NOTICES_REST_S = 0.02
+"""After several notices at once, so that more of a swarm come together."""
+
 FALLBACK_S, FALLBACK_OF_OTHERS_S = 10.0, 1.0
 """After so long a long poll asks again without having been woken: for what only time changes, and
 for what other masters write."""
@@ -215,7 +218,8 @@ def make_services(
     limits = VmLimits(
         reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
     )
-    progress = ProgressWriter(db, clock, names=limits.names, statistics=statistics)
+    writer = partial(ProgressWriter, db, clock, names=limits.names, statistics=statistics)
+    progress, notices = writer(), writer(name="agents-notices", urgent=True, rest_s=NOTICES_REST_S)
     every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
     pace = Pace(clock(), random.random, every_s=every_s, silent_after_s=silent_after_s)
     logs = Logs(
@@ -234,6 +238,7 @@ def make_services(
         statistics=statistics,
         threads=threads,
         progress=progress,
+        notices=notices,
         limits=limits,
         logs=agent_logs,
         followers=followers,

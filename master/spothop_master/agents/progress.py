@@ -16,7 +16,8 @@ guarantees:
 4. A lone sync waits for nobody. After a batch of several the writer rests for `rest_s`: where so
    many come, the next batch is worth a moment's wait.
 
-Urgent reports never come here, so they wait for one batch at most: the one under way. On PostgreSQL
+Notices are written by the same rules (`notices`), by a writer of their own that comes first to the
+write lock, so they wait for one batch of progress at most: the one under way. On PostgreSQL
 the rows of the jobs are locked first, as everywhere (`leases.lock`), in the order of their ids, and
 VMs are written in the order of theirs, so that no two masters wait for each other. They are locked
 by a statement of their own: one that waits for a lock goes on with the other tables' rows as they
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -36,9 +37,10 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import CommittedReport, Envelope, MetricsReport, StepsReport
-from spothop_master.agents import answers, protocol, reports, saves
+from spothop.wire import CommittedReport, Envelope, MetricsReport, NoticeReport, StepsReport
+from spothop_master.agents import answers, notices, protocol, reports, saves
 from spothop_master.agents.limits import MetricNames, metric_names
+from spothop_master.agents.notices import Notice
 from spothop_master.agents.reading import FaultyEnvelope
 from spothop_master.agents.saves import Save
 from spothop_master.store import changes, leases
@@ -48,6 +50,9 @@ from spothop_master.store.statistics import FRESH, Statistics
 
 KINDS = frozenset({"steps", "metrics", "committed"})
 """Reports that most syncs carry, and that change no state."""
+
+URGENT = KINDS | {"notice"}
+"""What is taken of a sync that waits for no batch of others' progress."""
 
 MOST = 200
 """VMs in one transaction: a notice waits for it."""
@@ -65,6 +70,9 @@ _FACTS = (
         VmRow.zone,
         VmRow.vm_type,
         VmRow.spot,
+        VmRow.grace_s,
+        VmRow.notice_at,
+        Place.node,
         Place.id.label("place"),
         Place.last_step,
         Place.first_step_at,
@@ -126,6 +134,7 @@ class _Rows:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     jobs: set[str] = field(default_factory=set)
 
 
@@ -139,6 +148,8 @@ class ProgressWriter:
         *,
         names: MetricNames | None = None,
         statistics: Statistics = FRESH,
+        name: str = "agents-progress",
+        urgent: bool = False,
         rest_s: float = REST_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -148,13 +159,14 @@ class ProgressWriter:
         self._statistics = statistics
         self._rest_s = rest_s
         self._sleep = sleep
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agents-progress")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._urgent = urgent
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._busy = False
 
     def write(self, vm_id: str, envelopes: Sequence[Envelope]) -> Future[Written | None]:
-        """Reports of `KINDS` alone. None: not the plain case, nothing of it is written."""
+        """Reports of `URGENT` alone. None: not the plain case, nothing of it is written."""
         waiting = _Waiting(vm=vm_id, envelopes=envelopes)
         with self._lock:
             self._waiting.append(waiting)
@@ -191,7 +203,7 @@ class ProgressWriter:
         """How many were written or told why not; all that wait when it is this thread's turn to
         write, if no `batch` is named."""
         try:
-            with self._db.begin() as session:
+            with self._db.begin(urgent=self._urgent) as session:
                 batch = self._next() if batch is None else batch
                 progress = {waiting.vm: waiting.envelopes for waiting in batch}
                 written = write(
@@ -252,10 +264,21 @@ def write(
             connection.execute(statement, values)
     if rows.saves:
         saves.write(session, rows.saves)
+    if rows.notices:
+        notices.write(session, rows.notices)
+        for notice in rows.notices:
+            vm = notice.facts.vm
+            written[vm] = replace(written[vm], answer=_drains(written[vm].step_s))
+    if rows.saves:
         saved = [save.facts.vm for save in rows.saves]
         for vm, found in answers.read(session, saved, statistics, now=now, writes=True).items():
             written[vm] = replace(written[vm], answer=found.answer)
     return written
+
+
+def _drains(step_s: float | None) -> protocol.Answer:
+    """As `protocol.answer` says of an attempt that trained until its notice."""
+    return protocol.Answer(directives=[], waiting=False, draining=True, step_s=step_s)
 
 
 def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime) -> Written | None:
@@ -268,6 +291,7 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
     step, mean_s, at = facts.last_step or 0, facts.step_s, None
     logged: list[dict[str, Any]] = []
     saved: list[Save] = []
+    noticed: list[Notice] = []
     for envelope in new:
         report, made = envelope.report, protocol.made_at(envelope, facts.joined_at, now)
         if isinstance(report, StepsReport):
@@ -277,8 +301,14 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
             logged += reports.metric_rows(facts.job_id, facts.number, report, at=made)
         elif isinstance(report, CommittedReport):
             saved.append(Save(facts=facts, report=report, at=made))
+        elif isinstance(report, NoticeReport):
+            last = facts.last_step if at is None else step
+            noticed.append(Notice(facts=facts, report=report, at=made, step=last))
+    if noticed and (len(noticed) > 1 or not notices.is_first(facts)):
+        return None
     rows.metrics += logged
     rows.saves += saved
+    rows.notices += noticed
     rows.jobs.add(facts.job_id)
     rows.vms.append({"vm": facts.vm, "acked": new[-1].seq, "now": now})
     if at is not None:
@@ -293,14 +323,14 @@ def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime)
 def _fits(envelope: Envelope, number: int) -> bool:
     return (
         envelope.attempt == number
-        and envelope.report.kind in KINDS
+        and envelope.report.kind in URGENT
         and not isinstance(envelope, FaultyEnvelope)
     )
 
 
-def is_progress(envelopes: Iterable[Envelope]) -> bool:
-    """Nothing but steps, metrics and saves that make sense."""
+def is_progress(envelopes: Iterable[Envelope], kinds: Collection[str] = KINDS) -> bool:
+    """Nothing but reports of these kinds, that make sense."""
     return all(
-        envelope.report.kind in KINDS and not isinstance(envelope, FaultyEnvelope)
+        envelope.report.kind in kinds and not isinstance(envelope, FaultyEnvelope)
         for envelope in envelopes
     )

@@ -282,14 +282,23 @@ def _save_words(report: CommittedReport) -> str:
 def _notice(context: ReportContext, report: NoticeReport) -> None:
     """A fact of the VM: it concerns whatever attempt lives on it."""
     vm, first = context.vm, context.vm.notice_at is None
-    left_s = vm.grace_s if report.deadline_in_s is None else max(0.0, report.deadline_in_s)
+    left = left_s(report, vm.grace_s)
     vm.notice_at = vm.notice_at or context.at
-    vm.deadline_at = context.at + timedelta(seconds=left_s)
+    vm.deadline_at = context.at + timedelta(seconds=left)
     if first:
         context.place.notice_fits = report.fits
-    text = f"preemption notice in {vm.zone}: {left_s:.0f} s left; {report.reason or report.event}"
-    context.note("notice", text, event=report.event, left_s=left_s, fits=report.fits)
+    text = notice_text(report, vm.zone, left)
+    context.note("notice", text, event=report.event, left_s=left, fits=report.fits)
     attempts.notice(context.session, context.job, vm, text=text, now=context.at)
+
+
+def left_s(report: NoticeReport, grace_s: float) -> float:
+    """Seconds until the deadline, from when it was reported."""
+    return grace_s if report.deadline_in_s is None else max(0.0, report.deadline_in_s)
+
+
+def notice_text(report: NoticeReport, zone: str, left: float) -> str:
+    return f"preemption notice in {zone}: {left:.0f} s left; {report.reason or report.event}"
 
 
 def _acknowledged(context: ReportContext, report: AcknowledgedReport) -> None:

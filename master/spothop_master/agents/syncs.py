@@ -5,7 +5,8 @@ Nearly all calls of a master are these, so each costs as little as it can:
 1. A heartbeat is answered in the event loop from memory: no thread, no database.
 2. What needs the database runs in threads that belong to the agents (`threads`); what is only
    read, of VMs in the plain case, is read for all that wait at the same time (`answers`).
-3. Steps, metrics and saves are written for many VMs at once (`progress`), all else by itself.
+3. Steps, metrics and saves are written for many VMs at once (`progress`), and so are notices, which
+   come first; all else by itself.
 4. A part of the log that rides in a sync is written beside it, in another thread.
 5. When the next sync is wanted depends on how slow the answers are (`pace`).
 6. An answer from memory is put together from directives that were encoded once.
@@ -28,7 +29,7 @@ from spothop_master.agents.directive_cache import MAX_AGE, DirectiveCache, encod
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.limits import VmLimits
 from spothop_master.agents.pace import Pace
-from spothop_master.agents.progress import ProgressWriter, is_progress
+from spothop_master.agents.progress import URGENT, ProgressWriter, is_progress
 from spothop_master.agents.sessions import Sessions, VmSession, vm_is_over
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.agents.together import Together
@@ -71,6 +72,7 @@ class Syncs:
         statistics: KeptStatistics,
         threads: AgentThreads,
         progress: ProgressWriter,
+        notices: ProgressWriter,
         limits: VmLimits,
         logs: AgentLogs,
         followers: Followers,
@@ -85,6 +87,7 @@ class Syncs:
         self._statistics = statistics
         self._threads = threads
         self._progress = progress
+        self._notices = notices
         self._limits = limits
         self._logs = logs
         self._followers = followers
@@ -161,9 +164,13 @@ class Syncs:
             if (plain := await self._read_together(known, wait_s)) is not None:
                 return plain[0]
             return await self._threads.plain.run(self._by_rows, known, (), wait_s)
-        if not is_progress(message.reports):
+        if is_progress(message.reports):
+            writer, lane = self._progress, self._threads.plain
+        elif is_progress(message.reports, URGENT):
+            writer, lane = self._notices, self._threads.urgent
+        else:
             return await self._threads.urgent.run(self._by_rows, known, message.reports)
-        written = await asyncio.wrap_future(self._progress.write(known.vm, message.reports))
+        written = await asyncio.wrap_future(writer.write(known.vm, message.reports))
         if written is not None:  # committed: a change of states has made the answer void
             self._sessions.acknowledge(known.vm, written.acked_seq)
             if written.step_s is not None:
@@ -174,7 +181,13 @@ class Syncs:
             if (reply := self._from_memory(known)) is not None:
                 return reply
             return await self._look_anew(known, message.reports)
-        return await self._threads.plain.run(self._by_rows, known, message.reports)
+        return await lane.run(self._by_rows, known, message.reports)
+
+    def _told(self, known: VmSession, acked: int, answer: protocol.Answer) -> bytes:
+        delay_s = self._every_s
+        if answer.draining:
+            delay_s = min(delay_s, DRAINING_SYNC_S)
+        return encoded(acked, encode(answer.directives), self._next_s(known.vm, delay_s))
 
     def _within_limits(self, known: VmSession, message: SyncRequest) -> tuple[SyncRequest, float]:
         """What of the message may be taken in now, and the seconds until the VM may say more.
@@ -201,6 +214,7 @@ class Syncs:
 
     def close(self) -> None:
         """What waits is written first."""
+        self._notices.close()
         self._progress.close()
         self._lookups.close()
         self._answers.close()

@@ -246,9 +246,10 @@ class Supervisor:
         for first in range(0, len(due_now), TOGETHER):
             work += self._look(due_now[first : first + TOGETHER])
         work.sort(key=lambda facts: (facts.job.id in self._troubled, _without_notice(facts)))
+        hurried = {facts.job.id for facts in work if not _without_notice(facts)}
         for group in _groups(work[:TOGETHER]):
             try:
-                self._act(group)
+                self._act(group, urgent=group[0] in hurried)
             except Exception:  # whose fault is it? nothing was written of any of them
                 for job_id in group:
                     self._try(job_id, lambda job: self._act([job]))
@@ -323,12 +324,12 @@ class Supervisor:
         facts = self._facts(session, [job_id])[job_id]
         return facts, decide(facts)
 
-    def _act(self, job_ids: Sequence[str]) -> None:
+    def _act(self, job_ids: Sequence[str], *, urgent: bool = False) -> None:
         """Decide and write until nothing is left to decide; then the effects that this needs."""
         self._chaos.reach("before_plan")
         self._own = (threading.get_ident(), frozenset(job_ids))
         try:
-            plan = self._plan(job_ids)
+            plan = self._plan(job_ids, urgent=urgent)
         finally:
             self._own = None
         for vm_id in plan.over:
@@ -346,11 +347,11 @@ class Supervisor:
             self._chaos.reach("vm_row_committed")
         self._effects.start(plan.effects)
 
-    def _plan(self, job_ids: Sequence[str]) -> _Plan:
+    def _plan(self, job_ids: Sequence[str], *, urgent: bool) -> _Plan:
         """One transaction: reading again, under the lock, costs the same for several jobs as for
         one. Raises what one of them raises, and then nothing is written of any."""
         plan, pending = _Plan(), sorted(job_ids)
-        with self._db.begin() as session:
+        with self._db.begin(urgent=urgent) as session:
             leases.lock_all(session, pending)
             for _ in range(ROUNDS):
                 found = self._facts(session, pending)

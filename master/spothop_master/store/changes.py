@@ -106,10 +106,12 @@ def tell(session: Session, row: Job | Attempt | VmRow, columns: Collection[str])
             session.info.setdefault(_FIGURED_KEY, set()).add(job_id)
 
 
-def tell_jobs(session: Session, job_ids: Iterable[str]) -> None:
-    """Of jobs that a statement of this transaction changed, none of them with attempts or VMs of
-    which it changed any."""
+def tell_jobs(session: Session, job_ids: Collection[str], *, figured: bool = False) -> None:
+    """Of jobs that statements of this transaction changed; `figured`: with them attempts, places or
+    VMs of which their summaries are made."""
     session.info.setdefault(_KEY, set()).update(job_ids)
+    if figured:
+        session.info.setdefault(_FIGURED_KEY, set()).update(job_ids)
 
 
 @sa.event.listens_for(Session, "after_flush")

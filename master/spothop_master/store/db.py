@@ -6,6 +6,7 @@ writes later would otherwise fail when another one wrote between. `read()` takes
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +32,49 @@ _INCREMENTAL = 2
 Listener: TypeAlias = Callable[[frozenset[str]], None]
 
 
+class Turns:
+    """Whose turn it is to write: one at a time, in the order in which they came, urgent ones first.
+    Hardly anything is urgent, so that nobody waits for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[bool, int, threading.Lock]] = []
+        self._count = 0
+        self._taken = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        with self._lock:
+            return len(self._waiting)
+
+    @contextmanager
+    def one(self, *, urgent: bool = False) -> Iterator[None]:
+        self._wait(urgent)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _wait(self, urgent: bool) -> None:
+        mine = threading.Lock()
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return
+            mine.acquire()
+            self._count += 1
+            heapq.heappush(self._waiting, (not urgent, self._count, mine))
+        mine.acquire()  # until it is passed on
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            if self._waiting:
+                heapq.heappop(self._waiting)[2].release()
+            else:
+                self._taken = False
+
+
 class Database:
     """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL. `keys` are what
     secrets in it are encrypted with; without them none can be written or read."""
@@ -49,19 +93,20 @@ class Database:
         self._writes = self.engine
         self._lock = threading.Lock()
         self._listeners: list[tuple[Callable[[Session], frozenset[str]], Listener]] = []
-        self._turn: AbstractContextManager[Any] = nullcontext()
+        self._turns: Turns | None = None
         if self.single_master:
             # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
-            self._turn = threading.Lock()
+            self._turns = Turns()
             sa.event.listen(self.engine, "connect", _configure_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
             self._writes = self.engine.execution_options(spothop_begin="BEGIN IMMEDIATE")
 
     @contextmanager
-    def begin(self) -> Iterator[Session]:
-        """A transaction that may write: commits at the end, rolls back on an exception."""
+    def begin(self, *, urgent: bool = False) -> Iterator[Session]:
+        """A transaction that may write: commits at the end, rolls back on an exception. On SQLite
+        an `urgent` one comes before all that wait and are not."""
         with (
-            self._turn,
+            self._turn(urgent=urgent),
             Session(self._writes, expire_on_commit=False, info=self._info) as session,
             session.begin(),
         ):
@@ -70,6 +115,9 @@ class Database:
         for of_whom, listener in self._listeners:
             if jobs := of_whom(session):
                 listener(jobs)
+
+    def _turn(self, *, urgent: bool = False) -> AbstractContextManager[Any]:
+        return nullcontext() if self._turns is None else self._turns.one(urgent=urgent)
 
     def on_change(self, listener: Listener) -> None:
         """Call it with the ids of the jobs that a transaction of this process changed, after each
@@ -124,7 +172,7 @@ class Database:
 
     def shrink(self, pages: int) -> None:
         """Give so many free pages of SQLite's file back."""
-        with self._turn, self._writes.begin() as connection:
+        with self._turn(), self._writes.begin() as connection:
             cursor = connection.connection.cursor()  # it answers a row without columns a page
             cursor.execute(f"PRAGMA incremental_vacuum({pages:d})")
             cursor.fetchall()
@@ -133,7 +181,7 @@ class Database:
     def forget_log(self) -> None:
         """SQLite's log (WAL) holds pages as they were: empty it."""
         if self.single_master:
-            with self._turn, self.engine.connect() as connection:
+            with self._turn(), self.engine.connect() as connection:
                 cursor = connection.connection.cursor()  # not in a transaction
                 cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 cursor.close()

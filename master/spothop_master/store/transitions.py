@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, insert, select, update
+from sqlalchemy import ColumnElement, CursorResult, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from spothop.statemachine import Machine
-from spothop.wire import JOB_ACTIVE, AttemptState, JobState
+from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, VmEvent
 from spothop_master.store import changes
@@ -73,6 +74,61 @@ def change(
     if reason and thing != "job":
         facts["reason"] = reason
     record(session, thing, text, now=now, row=row, data=facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Of one row among several that change alike."""
+
+    row: str | int
+    """Its id."""
+    job: str
+    vm: str | None
+    """Which the event names."""
+    attempt: int | None
+    """The number, which the event names."""
+    at: datetime
+    text: str
+
+
+def change_all(
+    session: Session,
+    model: type[Job] | type[Attempt] | type[VmRow],
+    steps: Sequence[Step],
+    event: JobEvent | AttemptEvent | VmEvent,
+    before: JobState | AttemptState | VmState,
+) -> None:
+    """`change` of all these rows, each in state `before`, in two statements. Objects of them that
+    the session has loaded do not follow. Raises IllegalTransition; and StaleState when one of the
+    rows has another state: roll back then."""
+    thing, machine = _MACHINES[model]
+    after = machine.after(before, event)
+    statement = (
+        update(model)
+        .where(model.id.in_([step.row for step in steps]), model.state == before.value)
+        .values(state=after.value)
+        .returning(model.id)
+        .execution_options(synchronize_session=False)
+    )
+    if len(session.scalars(statement).all()) != len({step.row for step in steps}):
+        raise StaleState(f"not every {thing} of {len(steps)} is {before.value!r} any more")
+    data = {"from": before.value, "to": after.value, "event": event.value}
+    record_all(
+        session,
+        [
+            {
+                "at": step.at,
+                "job_id": step.job,
+                "vm_id": step.vm,
+                "attempt": step.attempt,
+                "kind": thing,
+                "text": step.text,
+                "data": data,
+            }
+            for step in steps
+        ],
+    )
+    changes.tell_jobs(session, {step.job for step in steps}, figured=model is not Job)
 
 
 def change_jobs(
@@ -176,20 +232,53 @@ def follow(session: Session, job: Job, *, now: datetime, text: str, waits: bool 
         change(session, job, EVENT_OF[target], now=now, text=text, reason=text)
 
 
+def follow_all(session: Session, texts: Mapping[str, tuple[str, datetime]]) -> None:
+    """`follow` for these jobs, each with a living attempt, for the reason and at the moment that
+    are given. Objects that the session has loaded do not follow."""
+    rows = session.execute(select(Job.id, Job.state).where(Job.id.in_(sorted(texts)))).all()
+    living = _living_of(session, sorted(texts))
+    moved: dict[tuple[JobState, JobState], list[str]] = defaultdict(list)
+    for job_id, name in rows:
+        state, target = JobState(name), job_state(living[job_id])
+        if state in JOB_ACTIVE and living[job_id] and target is not state:
+            moved[state, target].append(job_id)
+    reason = update(Job).where(Job.id == bindparam("job")).values(reason=bindparam("why"))
+    for (state, target), ids in sorted(moved.items()):
+        steps = [
+            Step(row=job, job=job, vm=None, attempt=None, at=texts[job][1], text=texts[job][0])
+            for job in ids
+        ]
+        change_all(session, Job, steps, EVENT_OF[target], state)
+        values = [{"job": job, "why": texts[job][0]} for job in ids]
+        session.connection().execute(reason, values)
+
+
 def _living(session: Session, job: Job) -> list[Living]:
-    rows = session.execute(
-        select(Attempt.number, Attempt.state, VmRow.joined_at)
-        .join(Place, Place.attempt_id == Attempt.id)
-        .join(VmRow, VmRow.id == Place.vm_id)
-        .where(Attempt.job_id == job.id, Attempt.state != AttemptState.ENDED.value)
-    ).all()
-    joined: dict[tuple[int, str], list[bool]] = defaultdict(list)
-    for number, state, joined_at in rows:
-        joined[number, state].append(joined_at is not None)
-    return [
-        Living(number=number, state=AttemptState(state), joined=tuple(each))
-        for (number, state), each in joined.items()
-    ]
+    session.flush()
+    return _living_of(session, [job.id])[job.id]
+
+
+_PLACES_OF = (
+    select(Attempt.job_id, Attempt.number, Attempt.state, VmRow.joined_at)
+    .join(Place, Place.attempt_id == Attempt.id)
+    .join(VmRow, VmRow.id == Place.vm_id)
+    .where(
+        Attempt.job_id.in_(bindparam("jobs", expanding=True)),
+        Attempt.state != AttemptState.ENDED.value,
+    )
+)
+
+
+def _living_of(session: Session, job_ids: Sequence[str]) -> dict[str, list[Living]]:
+    """As the rows in the database are."""
+    joined: dict[tuple[str, int, str], list[bool]] = defaultdict(list)
+    for row in session.connection().execute(_PLACES_OF, {"jobs": job_ids}):
+        joined[row.job_id, row.number, row.state].append(row.joined_at is not None)
+    living: dict[str, list[Living]] = {job_id: [] for job_id in job_ids}
+    for (job_id, number, state), each in joined.items():
+        found = Living(number=number, state=AttemptState(state), joined=tuple(each))
+        living[job_id].append(found)
+    return living
 
 
 def _plain(value: object) -> object:
