@@ -53,6 +53,7 @@ from spothop_master.api import (
 )
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.api import users as user_routes
+from spothop_master.api.agents_only import AgentsOnly
 from spothop_master.api.browsers import Browsers
 from spothop_master.api.callers import Callers
 from spothop_master.api.sync_calls import SyncCalls
@@ -155,6 +156,8 @@ def create_app(
     app.add_middleware(SyncCalls, syncs=services.syncs)  # inside the guard: it is added first
     app.add_middleware(Callers, services=services)
     app.add_middleware(guard.Guard, limit_of=guard.limits(settings.max_body_bytes))
+    if settings.agents_port is not None:
+        app.add_middleware(AgentsOnly, port=settings.agents_port)
     app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
     machines = (
         me,

@@ -10,6 +10,8 @@ agents' syncs unheard until their VMs were ended. So:
   cannot keep everybody else out.
 - Of what is no body nobody sends much: uvicorn keeps headers in memory, however long they get.
 - There are always more file descriptors than connections.
+- Agents may have a port and a door of their own, with half of the file descriptors: then no crowd
+  at the other one takes a connection from them.
 
 What does not work: a cap for each address alone (all VMs of a team may have the same one, and so
 has everybody behind a reverse proxy), and refusing the newcomer instead of the idle one (who comes
@@ -25,7 +27,7 @@ import asyncio
 import ipaddress
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -198,8 +200,9 @@ def raise_file_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else FILES_WANTED
 
 
-def limits_for(files: int) -> Limits:
-    """With so many file descriptors."""
+def limits_for(files: int, doors: int = 1) -> Limits:
+    """Of each of these doors, with so many file descriptors for all."""
+    files //= doors
     connections = max(files - FILES_KEPT, files // 2)
     return Limits(connections=connections, strangers=min(2000, connections // 4))
 
@@ -217,8 +220,12 @@ thousands fit into what it reads at once."""
 class WatchedConnection(HttpToolsProtocol):
     """uvicorn's connection, which tells the door what it does."""
 
-    def __init__(self, *, door: FrontDoor, **more: Any) -> None:
+    def __init__(
+        self, *, door: FrontDoor, others: Mapping[int, FrontDoor] | None = None, **more: Any
+    ) -> None:
+        """`others` are the doors of other ports that the server listens on."""
         super().__init__(**more)
+        self._others = others or {}
         self._door = door
         self.address = ""
         self.doing = Doing.RECEIVING
@@ -245,6 +252,8 @@ class WatchedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
+        port = self.server[1] if self.server else None
+        self._door = self._others.get(port or 0, self._door)
         self._door.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -298,8 +307,9 @@ class WatchedConnection(HttpToolsProtocol):
         self.doing, self.since = doing, self._door.clock()
 
 
-async def watch(door: FrontDoor) -> None:
+async def watch(*doors: FrontDoor) -> None:
     """Until it is cancelled."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        door.look()
+        for door in doors:
+            door.look()

@@ -9,8 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Collection, Generator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -73,14 +73,17 @@ class Server(uvicorn.Server):
     """Ends long polls first, and exits with status 0 after SIGTERM and SIGINT."""
 
     def __init__(
-        self, config: uvicorn.Config, services: Services, door: front_door.FrontDoor
+        self,
+        config: uvicorn.Config,
+        services: Services,
+        doors: Collection[front_door.FrontDoor],
     ) -> None:
         super().__init__(config)
         self._services = services
-        self._door = door
+        self._doors = doors
 
     async def main_loop(self) -> None:
-        besides = [asyncio.ensure_future(front_door.watch(self._door))]
+        besides = [asyncio.ensure_future(front_door.watch(*self._doors))]
         if self.config.ssl is not None:
             renewal = serving.keep_renewed(self._services.settings, self.config.ssl, utc_now)
             besides.append(asyncio.ensure_future(renewal))
@@ -121,7 +124,13 @@ def serve(
     aws_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")
     ] = None,
-    public_url: Annotated[str | None, typer.Option(help="Base URL at which VMs reach us.")] = None,
+    public_url: Annotated[
+        str | None, typer.Option(help="Base URL at which users and VMs reach us.")
+    ] = None,
+    agents_port: Annotated[int | None, typer.Option(help="Another port, for agents alone.")] = None,
+    agents_url: Annotated[
+        str | None, typer.Option(help="Base URL at which VMs reach that port.")
+    ] = None,
     database_url: Annotated[str | None, typer.Option(help="SQLAlchemy URL.")] = None,
     storage_url: Annotated[str | None, typer.Option(help="Where checkpoints go.")] = None,
     tls: Annotated[
@@ -164,6 +173,8 @@ def serve(
         "clouds": clouds,
         "aws_cloud": aws_cloud,
         "public_url": public_url,
+        "agents_port": agents_port,
+        "agents_url": agents_url,
         "database_url": database_url,
         "storage_url": storage_url,
         "tls": tls,
@@ -194,14 +205,20 @@ def rekey(settings: MasterSettings, forget: str | None) -> str:
 def run(settings: MasterSettings) -> None:
     """Everything that can be wrong is checked before anything starts."""
     serving.refuse_public(settings)
-    listener = listen(settings.host, settings.port)
-    with listener, home.prepare(settings.home):
+    with ExitStack() as stack:
+        ports = [("port", settings.port)]
+        if settings.agents_port is not None:
+            ports.append(("agents_port", settings.agents_port))
+        listeners = [
+            stack.enter_context(listen(settings.host, port, name=name)) for name, port in ports
+        ]
+        stack.enter_context(home.prepare(settings.home))
         owner = settings.owner or home.owner(settings.home)
         settings = settings.model_copy(update={"owner": owner})
         clouds = make_clouds(
             settings.clouds,
             home=settings.home,
-            master_url=settings.public_url,
+            master_url=settings.agents_url,
             files={"local": settings.local_cloud, "aws": settings.aws_cloud},
             catalogue=read_catalogue(settings.catalog),
         )
@@ -210,15 +227,18 @@ def run(settings: MasterSettings) -> None:
         open_database(settings, app.state.services)
         open_storage(settings.storage_url)
         app.state.announce = lambda: announce(settings, ca)
-        make_server(app, serving.context(settings, utc_now())).run(sockets=[listener])
+        make_server(app, serving.context(settings, utc_now())).run(sockets=listeners)
 
 
 def make_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> Server:
     """What serves the application of a master."""
-    door = front_door.FrontDoor(front_door.limits_for(front_door.raise_file_limit()))
+    agents_port = app.state.services.settings.agents_port
+    ports = [agents_port] if agents_port is not None else []
+    limits = front_door.limits_for(front_door.raise_file_limit(), doors=1 + len(ports))
+    door, others = front_door.FrontDoor(limits), {p: front_door.FrontDoor(limits) for p in ports}
     config = uvicorn.Config(
         app,
-        http=partial(front_door.WatchedConnection, door=door),  # type: ignore[arg-type]
+        http=partial(front_door.WatchedConnection, door=door, others=others),  # type: ignore[arg-type]
         log_config=None,  # its lines go where ours go
         log_level="warning",
         access_log=False,
@@ -228,7 +248,7 @@ def make_server(app: FastAPI, tls: ssl.SSLContext | None = None) -> Server:
     )
     config.load()
     config.ssl = tls
-    return Server(config, app.state.services, door)
+    return Server(config, app.state.services, [door, *others.values()])
 
 
 def plan_chaos(settings: MasterSettings) -> Chaos:
@@ -277,7 +297,7 @@ def open_storage(url: str) -> None:
         ) from None
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, name: str = "port") -> socket.socket:
     """The listening socket. Raises `CannotStart` when the address is taken or not ours."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -293,8 +313,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise CannotStart(
-            f"port = {port}: cannot listen on {host} ({error.strerror}); "
-            "stop what listens there, or choose another --port"
+            f"{name} = {port}: cannot listen on {host} ({error.strerror}); "
+            f"stop what listens there, or choose another --{name.replace('_', '-')}"
         ) from None
     return listener
 

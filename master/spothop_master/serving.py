@@ -31,11 +31,12 @@ class PublicRefused(Exception):
 def refuse_public(settings: MasterSettings) -> None:
     """Raises `PublicRefused` for an address that others reach, unless there is TLS or the settings
     insist, and for a URL that contradicts the TLS."""
-    if settings.tls == "auto" and urlsplit(settings.public_url).scheme != "https":
-        raise PublicRefused(
-            f"public_url = {settings.public_url}: with tls = auto this master speaks https only; "
-            "write https:// in it"
-        )
+    for name, url in (("public_url", settings.public_url), ("agents_url", settings.agents_url)):
+        if settings.tls == "auto" and urlsplit(url).scheme != "https":
+            raise PublicRefused(
+                f"{name} = {url}: with tls = auto this master speaks https only; "
+                "write https:// in it"
+            )
     if is_loopback(settings.host) or settings.insecure_public or settings.tls == "auto":
         return
     if urlsplit(settings.public_url).scheme == "https":
@@ -106,5 +107,9 @@ def renew(settings: MasterSettings, served: ssl.SSLContext, now: datetime) -> No
 
 
 def _certificates(settings: MasterSettings, now: datetime) -> tls.Certificates:
-    names = tls.names_of(settings.public_url, settings.host)
-    return tls.ensure(settings.home / "tls", names, now=now)
+    names = {
+        name: None
+        for url in (settings.public_url, settings.agents_url)
+        for name in tls.names_of(url, settings.host)
+    }
+    return tls.ensure(settings.home / "tls", list(names), now=now)

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -99,7 +100,12 @@ class MasterSettings(BaseModel):
     database_url: str = ""
     """SQLAlchemy URL; SQLite under `home` by default."""
     public_url: str = ""
-    """Base URL at which VMs reach this master; `http://127.0.0.1:<port>` by default."""
+    """Base URL at which users and VMs reach this master; `http://127.0.0.1:<port>` by default."""
+    agents_port: int | None = Field(default=None, ge=1, le=65535)
+    """A port for agents alone, with connections of their own: a crowd at `port` costs them none."""
+    agents_url: str = ""
+    """Base URL at which VMs reach it; by default `public_url`, with `agents_port` where there is
+    one."""
     key_file: Path = Path()
     """The master key (`keys`); `<home>/master.key`, made at the first start, by default. Masters
     that share a database are given the same file."""
@@ -261,7 +267,20 @@ class MasterSettings(BaseModel):
         filled["public_url"] = (
             values.get("public_url") or f"{scheme}://127.0.0.1:{values.get('port') or 8900}"
         ).rstrip("/")
+        agents_url = values.get("agents_url") or _with_port(
+            filled["public_url"], values.get("agents_port")
+        )
+        filled["agents_url"] = agents_url.rstrip("/")
         return filled
+
+
+def _with_port(url: str, port: object) -> str:
+    """The same host at another port; None: as it is."""
+    parts = urlsplit(url)
+    if port is None or parts.hostname is None:
+        return url
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return parts._replace(netloc=f"{host}:{port}").geturl()
 
 
 def _pairs(value: Any, hint: str) -> Any:

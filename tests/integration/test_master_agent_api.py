@@ -447,3 +447,23 @@ def test_an_insurance_that_became_quite_another_is_noted_at_once(master: HttpMas
     due = steps(agent, 15)[0]["insurance"]
     with master.services.db.read() as session:
         assert session.scalars(select(Job)).one().insurance == due
+
+
+# --- a port of their own ------------------------------------------------------------------------
+
+
+def test_on_their_own_port_agents_alone_are_answered(tmp_path: Path) -> None:
+    with HttpMaster(tmp_path, agents_port=8901) as master:
+        agent = master.joined()
+        assert master.cloud.launches[-1].user_data.master == "http://127.0.0.1:8901"
+        there = "http://master:8901"
+        body = agent.body()
+        synced = master.post(f"{there}/agent/v1/sync", json=body, token=agent.session)
+        assert synced.status_code == 200
+        assert master.get(f"{there}/healthz", token="").status_code == 200
+        for path in ("/api/v1/jobs", "/", "/login", "/api/v1/users", "/static/style.css"):
+            refused = master.get(f"{there}{path}")
+            assert (refused.status_code, refused.json()["error"]) == (404, "agents_only")
+            assert refused.headers["x-content-type-options"] == "nosniff"
+        assert master.get("/api/v1/jobs").status_code == 200
+        assert agent.sync().status_code == 200, "VMs that were launched before go on"

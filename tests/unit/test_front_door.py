@@ -140,6 +140,7 @@ def test_there_are_more_files_than_connections() -> None:
         limits = limits_for(files)
         assert 0 < limits.connections < files
         assert limits.strangers < limits.connections
+        assert 2 * limits_for(files, doors=2).connections < files
 
 
 def test_the_process_asks_for_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +353,34 @@ def test_whoever_holds_the_most_makes_room_when_all_are_trusted() -> None:
     door.enter(newcomer := Visitor())
     assert not any(visitor.dropped for visitor in (*agents, newcomer))
     assert [visitor.dropped for visitor in greedy] == [True] * 2 + [False] * 20
+
+
+def test_a_crowd_at_one_port_takes_no_connection_from_another() -> None:
+    async def scenario(room: Room, port: int) -> None:
+        room.may_answer.set()
+        agents = TellingDoor(LIMITS, clock=lambda: room.now)
+        config = uvicorn.Config(room.app, lifespan="off", interface="asgi3", log_level="critical")
+        config.load()
+        others: dict[int, FrontDoor] = {}
+        more = {"config": config, "server_state": ServerState(), "app_state": {}}
+        made = partial(WatchedConnection, door=room.door, others=others, **more)
+        both = [
+            await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0) for _ in range(2)
+        ]
+        front, back = (server.sockets[0].getsockname()[1] for server in both)
+        others[back] = agents
+        reader, writer = await asyncio.open_connection("127.0.0.1", back)
+        assert await ask(reader, writer, "/") == b"HTTP/1.1 204"
+        crowd = [await asyncio.open_connection("127.0.0.1", front) for _ in range(20)]
+        await room.door.entered(20)
+        assert (len(room.door.inside), len(agents.inside)) == (LIMITS.strangers, 1)
+        assert await ask(reader, writer, "/") == b"HTTP/1.1 204"
+        for _, other in (*crowd, (reader, writer)):
+            other.close()
+        for server in both:
+            server.close()
+
+    in_room(scenario)
 
 
 @pytest.mark.parametrize(("many", "stays"), [(10, True), (5_000, False)])

@@ -22,6 +22,20 @@ def test_defaults_follow_from_the_home(tmp_path: Path) -> None:
     assert settings.host == "127.0.0.1"
 
 
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({}, "http://127.0.0.1:8900"),
+        ({"agents_port": 8901}, "http://127.0.0.1:8901"),
+        ({"public_url": "https://m.example/", "agents_port": 8901}, "https://m.example:8901"),
+        ({"public_url": "http://[::1]:1", "agents_port": 8901}, "http://[::1]:8901"),
+        ({"agents_port": 8901, "agents_url": "https://agents.example/"}, "https://agents.example"),
+    ],
+)
+def test_where_vms_reach_the_master(tmp_path: Path, given: dict[str, object], url: str) -> None:
+    assert MasterSettings.model_validate({"home": tmp_path, **given}).agents_url == url
+
+
 def test_options_win_over_the_environment(tmp_path: Path) -> None:
     environ = {"SPOTHOP_MASTER_PORT": "1", "SPOTHOP_MASTER_SYNC_EVERY_S": "2.5", "HOME": "/x"}
     settings = read_settings(environ, {"port": 2, "home": tmp_path, "host": None})

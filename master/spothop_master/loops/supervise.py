@@ -384,7 +384,7 @@ class Supervisor:
     def _launch_context(self) -> LaunchContext:
         return LaunchContext(
             owner=self._settings.owner,
-            master_url=self._settings.public_url,
+            master_url=self._settings.agents_url,
             new_token=self._new_token,
             join_token=self._booting.join_token,
             ca=self._booting.ca,
