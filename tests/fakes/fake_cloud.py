@@ -126,6 +126,7 @@ class FakeCloud:
     keeps_records: bool = False
     """It says afterwards why a VM ended."""
     asked_for_records: list[str] = field(default_factory=list)
+    consoles: dict[str, str] = field(default_factory=dict)
     machines: dict[str, Machine] = field(default_factory=dict)
     launches: list[LaunchSpec] = field(default_factory=list)
 
@@ -238,6 +239,10 @@ class FakeCloud:
         if left:
             machine.notice_at, machine.deadline_at = now, now + left
         machine.end(now + left, EndCause.PREEMPTED)
+
+    def console(self, vm_id: str) -> str:
+        self._answer()
+        return self.consoles.get(vm_id, "")
 
     def kill(self, vm_id: str, cause: EndCause) -> None:
         """At once, whatever the reason."""

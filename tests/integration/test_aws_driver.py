@@ -355,3 +355,14 @@ def test_watching_500_vms_for_a_minute_costs_less_than_thirty_calls(
     for _ in range(int(60 / cloud.limits.list_every_s)):
         assert len(cloud.list("us")) == 500
     assert len(asked) <= 30
+
+
+def test_a_console_is_read_where_there_is_one(aws: Emulator, cloud: AwsCloud) -> None:
+    vm = cloud.launch(spec(), "token-1")
+    assert cloud.console(vm.id) == ""
+    aws.fleet.life(vm.id).console = "spothop vm-1 boot: \u00e4"
+    assert cloud.console(vm.id) == "spothop vm-1 boot: \u00e4"
+    assert cloud.console("i-0123456789abcdef0") == ""
+    aws.script.fail("GetConsoleOutput", "UnauthorizedOperation")
+    with pytest.raises(AuthFailed):
+        cloud.console(vm.id)

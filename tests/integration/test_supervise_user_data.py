@@ -13,6 +13,7 @@ from fakes.fake_cloud import FakeCloud
 from fakes.http_master import HttpMaster
 from fakes.master_harness import MasterHarness
 from spothop_master.boot import user_data
+from spothop_master.boot.console import last_words
 from spothop_master.boot.packages import PackageError
 from spothop_master.clouds.base import Ambiguous, LaunchSpec, Vm
 from spothop_master.keys import Keys
@@ -118,3 +119,33 @@ def test_a_token_is_derived_and_joins_once(tmp_path: Path) -> None:
     with HttpMaster(tmp_path) as master:
         agent = master.joined()
         assert agent.join_token == master.services.keys.join_token(agent.vm)
+
+
+def test_the_console_of_a_vm_that_never_joined_is_told_and_the_vm_replaced(
+    harness: MasterHarness,
+) -> None:
+    harness.submit()
+    harness.settle(3)
+    first = harness.machine()
+    harness.cloud.consoles[first.id] = (
+        "[ 1.0] Linux version 6\r\n"
+        "spothop vm-1 2030-01-01T00:00:00Z boot: VM vm-1, master https://m\r\n"
+        "spothop vm-1 2030-01-01T00:00:09Z boot: this image has no python3: give another\r\n"
+        "login:\r\n"
+    )
+    harness.settle(int(harness.settings.join_timeout_s or 0) + 10)
+    (told,) = [event for event in harness.events("message") if "console" in event.text]
+    assert told.text.endswith("boot: this image has no python3: give another")
+    assert "Linux version" not in told.text
+    assert "login" not in told.text
+    assert harness.machine().id != first.id
+    reasons = [vm.reason for vm in harness.vms()]
+    assert "never_joined" in reasons
+
+
+@pytest.mark.parametrize(
+    ("console", "words"),
+    [("", ""), ("a\n\nb\n", "a\nb"), ("x" * 999, "x" * 300), ("l\n" * 99, "\n".join("l" * 20))],
+)
+def test_a_console_without_our_lines_is_told_by_its_end(console: str, words: str) -> None:
+    assert last_words(console) == words

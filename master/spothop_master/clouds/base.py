@@ -273,3 +273,12 @@ class KeepsRecords(Protocol):
 
     def end_cause(self, vm_id: str) -> EndCause | None:
         """Why this VM ended; None while there is no record of its end."""
+
+
+@runtime_checkable
+class TellsConsole(Protocol):
+    """A cloud that keeps what its VMs write to their console. Optional beside `Cloud`."""
+
+    def console(self, vm_id: str) -> str:
+        """As much as the cloud has, which may be a minute behind; "" where it has nothing. Raises
+        CloudError."""

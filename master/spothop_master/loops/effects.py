@@ -29,7 +29,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
-from spothop.wire import VM_LEAVING, AgentConfig
+from spothop.wire import VM_LEAVING, AgentConfig, VmReason
+from spothop_master.boot.console import last_words
 from spothop_master.boot.packages import PackageError
 from spothop_master.boot.user_data import TooLong
 from spothop_master.clouds.base import (
@@ -38,6 +39,7 @@ from spothop_master.clouds.base import (
     Cloud,
     CloudError,
     LaunchSpec,
+    TellsConsole,
     Unavailable,
     Vm,
     refused_by,
@@ -108,6 +110,8 @@ class Effects:
     """
     repeat_after_s: Sequence[float] = REPEAT_AFTER_S
     sleep: Callable[[float], None] = time.sleep
+    _consoles: set[str] = field(default_factory=set)
+    """VMs whose console was told."""
     _paces: dict[str, Pacing] = field(default_factory=dict)
     _executors: dict[str, Executor] = field(default_factory=dict)
     _held: dict[str, str] = field(default_factory=dict)
@@ -288,12 +292,35 @@ class Effects:
         return write
 
     def _terminate(self, effect: Terminate) -> Write:
+        told = self._tell_console(effect)
         try:
             self.clouds[effect.cloud].terminate(effect.cloud_id)
         except CloudError as error:
             return self._note(effect.vm, f"terminate: {error}; asking again")
         self.chaos.reach("after_terminate")
-        return lambda session: None
+        return told
+
+    def _tell_console(self, effect: Terminate) -> Write:
+        """Of a VM whose agent never joined nobody but its console can say why. Before the VM goes,
+        with which the console goes, too."""
+        cloud = self.clouds[effect.cloud]
+        with self.db.read() as session:
+            row = session.get(VmRow, effect.vm)
+            asked = row is not None and row.reason == VmReason.NEVER_JOINED.value
+        if not asked or not isinstance(cloud, TellsConsole) or effect.vm in self._consoles:
+            return lambda session: None
+        try:
+            words = last_words(cloud.console(effect.cloud_id))
+        except CloudError as error:
+            words = f"(it cannot be read: {error})"
+        self._consoles.add(effect.vm)
+        text = f"{effect.vm} never joined; its console: {words or '(empty)'}"
+
+        def write(session: Session) -> None:
+            row, data = session.get_one(VmRow, effect.vm), {"level": "error"}
+            transitions.record(session, "message", text, now=self.clock(), row=row, data=data)
+
+        return write
 
     def _note(self, vm_id: str, text: str) -> Write:
         def write(session: Session) -> None:

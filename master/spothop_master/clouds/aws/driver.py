@@ -198,6 +198,19 @@ class AwsCloud:
             known = self._region_of.get(vm_id)
         return [known] if known is not None else [*self._config.regions]
 
+    def console(self, vm_id: str) -> str:
+        """GetConsoleOutput: 64 KB of a boot at most, the newest where the type can tell that.
+        Raises CloudError."""
+        for region in self._where(vm_id):
+            try:
+                answer = self._calls.call("ec2", region, "get_console_output", InstanceId=vm_id)
+            except CloudError as error:
+                if error.code not in errors.GONE:
+                    raise
+            else:
+                return str(answer.get("Output") or "")
+        return ""
+
     # --- ends -----------------------------------------------------------------------------------
 
     def terminate(self, vm_id: str) -> None:
