@@ -19,7 +19,7 @@ from obstore.store import S3Store
 from fakes.aws import Emulator
 from fakes.aws.iam import Need, allows
 from fakes.aws_rig import set_up
-from spothop.wire import AgentConfig, Dialect, Pool
+from spothop.wire import AgentConfig, Dialect, Pool, Verdict
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import load
 from spothop_master.clouds.aws.driver import AwsCloud
@@ -123,6 +123,31 @@ def test_the_masters_policy_lets_the_doctor_look(account: Emulator) -> None:
     assert ec2.describe_vpcs()["Vpcs"]
     assert ec2.describe_security_groups()["SecurityGroups"]
     assert ec2.describe_instance_types(InstanceTypes=["t3.micro"])["InstanceTypes"]
+
+
+def test_under_the_masters_policy_the_doctor_finds_nothing_denied(
+    account: Emulator, tmp_path: Path
+) -> None:
+    cloud = driver(account, keys_of(account, "master.json"), tmp_path)
+    checks = {check.subject: check for check in cloud.diagnose(f"s3://{BUCKET}/runs")}
+    assert [check for check in checks.values() if check.verdict is Verdict.FAILED] == []
+    # nothing is told of the profile: of IAM's own calls moto decides by the action alone, and takes
+    # the resource in our policy for a denial
+    assert "no rule ends them" in checks["bucket: unfinished uploads"].fact, "it could look"
+    assert "vCPUs" in checks["us-east-1: quota"].fact
+    assert account.fleet.lives() == []
+
+
+def test_under_another_policy_the_doctor_names_what_is_denied(
+    account: Emulator, tmp_path: Path
+) -> None:
+    cloud = driver(account, keys_of(account, "vm.json"), tmp_path)
+    checks = {check.subject: check for check in cloud.diagnose(f"s3://{BUCKET}/runs")}
+    assert checks["credentials"].verdict is Verdict.OK
+    for subject in ("look at EC2", "subnets", "image"):
+        found = checks[f"us-east-1: {subject}"]
+        assert found.verdict is Verdict.FAILED
+        assert found.hint
 
 
 def test_without_an_owner_nothing_is_launched(account: Emulator, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ QUOTAS: Mapping[str, str] = {
 TRIED = "m5.large"
 """The VM type of the dry run."""
 _GLOBAL = "us-east-1"
-"""IAM is one for all regions; any endpoint answers."""
+"""IAM is one for all regions, and answers here."""
 
 
 @dataclass(frozen=True)
@@ -194,17 +194,18 @@ class Doctor:
             return
         bucket, first = url.netloc, next(iter(self.config.regions))
         try:
-            head = self.calls.call("s3", first, "head_bucket", Bucket=bucket)
+            self.calls.call("s3", first, "list_objects_v2", Bucket=bucket, MaxKeys=1)
+            where = self.calls.call("s3", first, "get_bucket_location", Bucket=bucket)
         except CloudError as error:
             yield _failed("bucket", f"{bucket}: {error}", "is its name right, and ours the access?")
             return
-        region = head.get("BucketRegion") or _header(head, "x-amz-bucket-region")
-        if region and region not in self.config.regions:
+        region = where.get("LocationConstraint") or _GLOBAL  # which S3 does not name
+        if region not in self.config.regions:
             hint = "traffic between regions costs money; use a bucket where the VMs are"
             yield _unknown("bucket", f"{bucket} is in {region}, where no VM of ours is", hint)
         else:
-            yield _ok("bucket", f"{bucket}{f' in {region}' if region else ''}")
-        yield self._unfinished(bucket, region or first)
+            yield _ok("bucket", f"{bucket} in {region}")
+        yield self._unfinished(bucket, region)
 
     def _unfinished(self, bucket: str, region: str) -> Check:
         """Parts of uploads that nobody finished cost money for ever without a rule."""
@@ -263,10 +264,6 @@ _POLICY = "compare the master's policy with deploy/aws"
 def _action(operation: str) -> str:
     """`DescribeInstances`, as policies name it."""
     return "".join(word.capitalize() for word in operation.split("_"))
-
-
-def _header(answer: Mapping[str, Any], name: str) -> str:
-    return str(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get(name, ""))
 
 
 def _ok(subject: str, fact: str) -> Check:
