@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST = 20
 """Lines that are alike, in each window."""
 WINDOW_S = 60.0
+SHAPES = 10
+"""Texts of one line of code that are told apart in a window; the rest of them are alike. Whoever
+can choose the beginning of a text would otherwise have a new kind for each line."""
 KINDS = 1000
 """Remembered; the one that was seen first is forgotten first."""
 
@@ -22,10 +25,13 @@ KINDS = 1000
 class _Window:
     since: float
     seen: int = 0
+    shapes: set[str] = field(default_factory=set)
+    """Only of a line of code as a whole."""
 
 
 class LogLimit(logging.Filter):
-    """For a handler. Lines are alike when the same line of code wrote them at the same level."""
+    """For a handler. Lines are alike when the same line of code wrote them at the same level, with
+    the same beginning."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,16 +40,13 @@ class LogLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """The first line of a new window says how many the last one left out."""
-        kind = (record.pathname, record.lineno, record.levelno, _shape(record))
         with self._lock:
-            window = self._windows.get(kind)
-            left_out = 0
-            if window is None or not 0 <= record.created - window.since < WINDOW_S:
-                left_out = max(0, window.seen - MOST) if window is not None else 0
-                window = self._windows[kind] = _Window(record.created)
-                self._windows.move_to_end(kind)
-                if len(self._windows) > KINDS:
-                    self._windows.popitem(last=False)
+            whole, _ = self._window(record, "")
+            shape = str(record.msg)[:100]
+            if shape not in whole.shapes and len(whole.shapes) >= SHAPES:
+                shape = "..."
+            whole.shapes.add(shape)
+            window, left_out = self._window(record, shape)
             window.seen += 1
             written = window.seen <= MOST
         if left_out:
@@ -51,7 +54,16 @@ class LogLimit(logging.Filter):
             record.args = None
         return written
 
-
-def _shape(record: logging.LogRecord) -> str:
-    """The text before values are put in; asyncio's handler has one line of code for all errors."""
-    return str(record.msg)[:100]
+    def _window(self, record: logging.LogRecord, shape: str) -> tuple[_Window, int]:
+        """Of the text before values are put in (asyncio's handler has one line of code for all
+        errors), and how many lines the one before it left out."""
+        kind = (record.pathname, record.lineno, record.levelno, shape)
+        window = self._windows.get(kind)
+        if window is not None and 0 <= record.created - window.since < WINDOW_S:
+            return window, 0
+        left_out = max(0, window.seen - MOST) if window is not None else 0
+        window = self._windows[kind] = _Window(record.created)
+        self._windows.move_to_end(kind)
+        if len(self._windows) > KINDS:
+            self._windows.popitem(last=False)
+        return window, left_out

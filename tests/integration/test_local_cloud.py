@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import http.server
 import json
 import os
@@ -311,6 +312,25 @@ def test_a_vm_whose_supervisor_is_killed_ends_as_failed(rig: Rig, killed: int) -
     assert rig.ended(cloud, vm).cause is EndCause.FAILED
     with pytest.raises(BadRequest, match="has ended"):
         cloud.preempt(vm.id)
+
+
+def test_a_disk_that_cannot_be_wiped_holds_up_no_other_vm(
+    plain_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = plain_rig.cloud()
+    vm = plain_rig.launch(cloud)
+    until(lambda: plain_rig.reports("master"))
+
+    def refuse(folder: VmFolder) -> None:
+        raise OSError(errno.EBUSY, "something is mounted there")
+
+    monkeypatch.setattr(VmFolder, "wipe", refuse)
+    for pid in plain_rig.processes():
+        if b"supervisor" in cmdline(pid):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: state_of(cloud, vm).state is CloudVmState.TERMINATED)
+    assert state_of(cloud, vm).cause is EndCause.FAILED
+    monkeypatch.undo()
 
 
 def test_when_only_the_first_process_dies_the_vm_fails(rig: Rig) -> None:

@@ -103,6 +103,16 @@ def test_a_disabled_user_is_out_and_comes_back_with_the_same_tokens(master: Http
     assert status(master, token) == 200
 
 
+def test_who_is_enabled_again_has_to_log_in_again(master: HttpMaster) -> None:
+    token = made(master, name="ann")["token"]
+    cookie = master.cookie(token)
+    assert master.get("/vms", token="", headers=cookie).status_code == 200
+    master.post("/api/v1/users/ann/disable")
+    master.post("/api/v1/users/ann/enable")
+    assert master.get("/vms", token="", headers=cookie).status_code == 303
+    assert status(master, token) == 200
+
+
 def test_there_is_always_an_admin(master: HttpMaster) -> None:
     made(master, user="admin", role="user")  # neither this
     made(master, user="admin", expires_in_s=DAY_S)  # nor this counts

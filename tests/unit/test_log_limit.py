@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from spothop_master.log_limit import KINDS, MOST, WINDOW_S, LogLimit
+from spothop_master.log_limit import KINDS, MOST, SHAPES, WINDOW_S, LogLimit
 
 
 def record(text: str, *args: object, at: float = 1000.0, line: int = 1) -> logging.LogRecord:
@@ -38,5 +38,14 @@ def test_others_are_not_held_back() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     limit = LogLimit()
     for n in range(3 * KINDS):
-        assert limit.filter(record(f"text {n}"))
+        assert limit.filter(record(f"text {n}", line=n))
     assert len(limit._windows) == KINDS
+
+
+def test_whoever_chooses_how_a_text_begins_does_not_fill_the_log() -> None:
+    limit = LogLimit()
+    flood = [record(f"{n} is no name") for n in range(5000)]
+    assert len(written(limit, *flood)) == SHAPES + MOST
+    assert len(written(limit, record("another line of code", line=2))) == 1
+    later = written(limit, record("x is no name", at=1000.0 + WINDOW_S))
+    assert later == ["x is no name"]

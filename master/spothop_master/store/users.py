@@ -42,8 +42,11 @@ def find_user(session: Session, name: str) -> User | None:
 
 
 def set_disabled(session: Session, user: User, *, disabled: bool, now: datetime) -> None:
-    """Raises `LastAdmin`."""
+    """Its browsers are logged out for good: enabled again, its tokens count, and nothing that
+    somebody may have kept of a log-in. Raises `LastAdmin`."""
     user.disabled_at = (user.disabled_at or now) if disabled else None
+    mine = select(Token.id).where(Token.user_id == user.id)
+    session.execute(delete(Login).where(Login.token_id.in_(mine)))
     _keep_an_admin(session, now)
 
 

@@ -307,9 +307,13 @@ def main(path: str) -> int:
     except Exception as error:  # whatever it is, no process and no disk stay behind
         _log.exception("the supervisor failed")
         kill_until_gone(partial(descendants, os.getpid()), within_s=_KILL_S)
-        folder.wipe()
+        detail = str(error)
+        try:
+            folder.wipe()
+        except OSError as trouble:
+            detail += f"; disk not wiped: {trouble}"
         ended_at = timestamp(time.time())
-        folder.write_state("terminated", cause="failed", detail=str(error), ended_at=ended_at)
+        folder.write_state("terminated", cause="failed", detail=detail, ended_at=ended_at)
         return 1
     return 0
 

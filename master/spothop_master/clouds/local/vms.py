@@ -104,11 +104,16 @@ class VmFolders:
         if left:
             _log.error("VM %s: processes %s cannot be killed; trying again later", folder.id, left)
             return
-        folder.wipe()
+        detail = "its supervisor died"
+        try:
+            folder.wipe()
+        except OSError as error:  # it is over all the same: one VM's disk holds up no other's list
+            _log.error("VM %s: its disk cannot be wiped: %s", folder.id, error)
+            detail += f"; disk not wiped: {error}"
         folder.write_state(
             CloudVmState.TERMINATED.value,
             cause=EndCause.FAILED.value,
-            detail="its supervisor died",
+            detail=detail,
             ended_at=self._now().isoformat(),
         )
 
