@@ -13,9 +13,10 @@ pool (`benchmarks/estimator_coverage.py` shows by how much).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from spothop.policy.clusters import dispersion, event_of
 from spothop.policy.pooling import Evidence, believed
@@ -172,8 +173,7 @@ def failure_mean_s(
     Faded like preemptions. `prior_exposure_s` without a failure is added, so that a single failure
     in a short history does not count too much.
     """
-    ends = [replace(life, preempted=life.failed) for life in lives]
-    events, exposure_s = _faded(ends, half_life_s)
+    events, exposure_s = _faded(lives, half_life_s, counts=_failed)
     return (prior_exposure_s + exposure_s) / events if events > 0 else None
 
 
@@ -264,8 +264,16 @@ def evidence(
     return Evidence(events=share * events, exposure_s=share * exposure_s)
 
 
-def _faded(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, float]:
-    """Preemptions and exposure by their weights, scaled up to what they tell.
+_preempted, _failed = attrgetter("preempted"), attrgetter("failed")
+
+
+def _faded(
+    lives: Iterable[Life],
+    half_life_s: float | None,
+    *,
+    counts: Callable[[Life], bool] = _preempted,
+) -> tuple[float, float]:
+    """Ends that count and exposure by their weights, scaled up to what they tell.
 
     Weights below 1 make the variance of a weighted count smaller than its mean; a posterior that
     took the sums as they are would be too wide. Both are therefore scaled by (sum of w) / (sum of
@@ -284,7 +292,7 @@ def _faded(lives: Iterable[Life], half_life_s: float | None) -> tuple[float, flo
             fade = math.log(2) / half_life_s
             first = -weight * math.expm1(-fade * life.duration_s) / fade
             second = -(weight**2) * math.expm1(-2 * fade * life.duration_s) / (2 * fade)
-        events += weight * life.preempted
+        events += weight * counts(life)
         exposure_s += first
         squared_s += second
     scale = _kish(exposure_s, squared_s)

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from spothop.figures import size
 from spothop_master.logs import Logs
 from spothop_master.settings import Quota
@@ -89,20 +92,22 @@ class LogQuotas:
             owner = self._owners.get(self._owner_of.get(job, 0))
             if owner is not None and timedelta() <= now - owner.counted_at < COUNT:
                 return owner
-        owner = self._count(job, now)
-        if owner is not None:
-            with self._lock:
-                self._owner_of[job] = owner.quota.user_id
-                self._owners[owner.quota.user_id] = owner
+        with self._db.read() as session:
+            owner_id = session.scalar(select(Job.owner_id).where(Job.id == job))
+            if owner_id is None:
+                return None
+            with self._lock:  # another job of the same owner may have been counted just now
+                owner = self._owners.get(owner_id)
+            if owner is None or not timedelta() <= now - owner.counted_at < COUNT:
+                owner = self._count(session, owner_id, now)
+        with self._lock:
+            self._owner_of[job] = owner_id
+            self._owners[owner_id] = owner
         return owner
 
-    def _count(self, job: str, now: datetime) -> _Owner | None:
-        with self._db.read() as session:
-            row = session.get(Job, job)
-            if row is None:
-                return None
-            owner = _Owner(quotas.of_id(session, row.owner_id, self._default), now)
-            jobs = quotas.jobs_of(session, row.owner_id) if owner.limit is not None else []
+    def _count(self, session: Session, owner_id: int, now: datetime) -> _Owner:
+        owner = _Owner(quotas.of_id(session, owner_id, self._default), now)
+        jobs = quotas.jobs_of(session, owner_id) if owner.limit is not None else []
         owner.sizes = {job_id: found for job_id in jobs if (found := self._logs.bytes_of(job_id))}
         return owner
 

@@ -13,25 +13,32 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import and_, bindparam, select
 
 from spothop.wire import Pool, VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
-from spothop_master.store.schema import VmRow
+from spothop_master.store.schema import Attempt, Place, VmRow
 
-_SESSIONS = select(
-    VmRow.id,
-    VmRow.job_id,
-    VmRow.state,
-    VmRow.session_hash,
-    VmRow.cloud,
-    VmRow.region,
-    VmRow.zone,
-    VmRow.vm_type,
-    VmRow.spot,
-).where(VmRow.session_hash.in_(bindparam("hashes", expanding=True)))
+_SESSIONS = (
+    select(
+        VmRow.id,
+        VmRow.job_id,
+        VmRow.state,
+        VmRow.session_hash,
+        VmRow.cloud,
+        VmRow.region,
+        VmRow.zone,
+        VmRow.vm_type,
+        VmRow.spot,
+        Attempt.number,
+        Place.node,
+    )
+    .outerjoin(Place, and_(Place.vm_id == VmRow.id, Place.living))
+    .outerjoin(Attempt, Attempt.id == Place.attempt_id)
+    .where(VmRow.session_hash.in_(bindparam("hashes", expanding=True)))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +86,8 @@ class Sessions:
             if self._forgotten == before:  # else it may be over since we have read the row
                 known = {k: v for k, v in found.items() if isinstance(v, VmSession)}
                 self._known.update(known)
+                living = [row for row in rows if row.number is not None]
+                self._nodes.update({(row.id, row.number): row.node for row in living})
         for row in rows:
             if row.state == VmState.TERMINATED.value:
                 self.forget(row.id)
