@@ -7,13 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
-from spothop.wire import AcknowledgedReport, NoticeReport
+from spothop.wire import AcknowledgedReport, AtRiskReport, NoticeReport
 from spothop_agent.attempt import Attempt
 from spothop_agent.context import Context
 from spothop_agent.notice_states import COVERED, NOTICES, NoticeEvent, NoticeState
 from spothop_agent.state import NoticeSeen
 from spothop_agent.tasks import Background, cancel_all, first_end
-from spothop_agent.watch import Notice
+from spothop_agent.watch import AT_RISK, Notice
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +62,10 @@ class Notices:
 
     def seen(self, notice: Notice) -> None:
         """One event of the endpoint; a restarted agent sees the same one again."""
+        if notice.kind == AT_RISK:
+            report = AtRiskReport(event=notice.detail)
+            self._context.report(report, key=f"at-risk-{notice.event}", urgent=True)
+            return
         known = self._context.state.notice
         if known is None or known.event != notice.event:
             known = self._new(notice)

@@ -12,6 +12,7 @@ from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import MasterHarness
 from spothop.wire import (
     AssignDirective,
+    AtRiskReport,
     FenceDirective,
     InsuranceDirective,
     ReleaseDirective,
@@ -119,6 +120,47 @@ def test_a_notice_brings_the_replacement_in_the_same_pass_in_another_zone(
     assert harness.vm(new.leader.vm_id).requested_at == harness.clock()
     assert harness.vm(new.leader.vm_id).zone != harness.vm(old.leader.vm_id).zone
     assert harness.job().state == "draining"
+
+
+def test_a_vm_that_the_cloud_recommends_to_leave_is_replaced_while_it_trains_on(
+    harness: MasterHarness,
+) -> None:
+    """No save is asked for before the replacement is ready, and its zone is tried last."""
+    old = harness.training()
+    old.report(AtRiskReport(event="AWS recommends to rebalance"))
+    old.report(AtRiskReport(event="AWS recommends to rebalance"))
+    harness.look()
+    assert [attempt.state for attempt in harness.attempts()] == ["running", "preparing"]
+    assert harness.vm(harness.attempt(2).leader.vm_id).zone != harness.vm(old.vm).zone
+    assert len(harness.events("at_risk")) == 1
+    for _ in range(3):
+        assert not any(isinstance(told, StopDirective) for told in old.obey())
+        harness.tick()
+    old.train(5)
+    new = harness.join(2)
+    new.prepare()
+    harness.look()
+    (stop,) = [told for told in old.obey() if isinstance(told, StopDirective)]
+    assert stop.save
+    harness.look()
+    new.obey()
+    assert (new.phase, new.step) == ("training", old.step)
+    first = harness.attempt(1)
+    assert (first.state, first.reason) == ("ended", "preempted")
+    assert harness.job().infrastructure_failures == 0
+    harness.settle(3)
+    (life,) = harness.observations("life")
+    assert (life.censored, life.evidence) == (True, "released"), "nobody took it"
+
+
+def test_without_another_place_a_vm_at_risk_trains_on(harness: MasterHarness) -> None:
+    harness.cloud.zones = ("a",)
+    agent = harness.training()
+    agent.report(AtRiskReport(event="AWS recommends to rebalance"))
+    for _ in range(5):
+        agent.report()
+        harness.tick()
+    assert [attempt.state for attempt in harness.attempts()] == ["running"]
 
 
 def test_the_replacement_may_fence_only_after_the_emergency_commit(harness: MasterHarness) -> None:

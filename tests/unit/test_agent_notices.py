@@ -15,6 +15,7 @@ from fakes.virtual_time import START_S, play, until
 from spothop.storage.errors import StorageDenied
 from spothop.wire import (
     AcknowledgedReport,
+    AtRiskReport,
     CommittedReport,
     ExitedReport,
     NoticeReport,
@@ -27,7 +28,7 @@ from spothop_agent.notice_states import NoticeState
 from spothop_agent.notices import Notices
 from spothop_agent.saves import AtNotice
 from spothop_agent.state import NoticeSeen, Phase
-from spothop_agent.watch import Notice
+from spothop_agent.watch import AT_RISK, Notice
 
 E = SaveKind.EMERGENCY
 
@@ -661,6 +662,27 @@ def test_an_agent_that_died_before_it_noted_its_report_tells_it_once(
         await until(lambda: run.notice_state is NoticeState.ACKNOWLEDGED)
         assert len(run.reports(NoticeReport)) == 1
         assert run.reports(AcknowledgedReport) == [AcknowledgedReport(event="event-1")]
+        await cloud.close()
+
+    play(scenario)
+
+
+def test_a_recommendation_to_leave_is_told_and_nothing_is_saved_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        cloud = Cloud(run)
+        text = "AWS recommends to rebalance"
+        await cloud.announce(
+            Notice(event="rebalance@1", kind=AT_RISK, deadline_monotonic=None, detail=text)
+        )
+        assert run.reports(AtRiskReport) == [AtRiskReport(event=text)]
+        assert run.reports(NoticeReport) == []
+        assert saves(run) == []
+        assert run.notice_state is None
+        await cloud.announce(a_notice())
+        assert run.notice_state is NoticeState.REQUESTED
+        run.process.end(OK)
+        await run.over()
         await cloud.close()
 
     play(scenario)

@@ -161,6 +161,7 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
         suspect_at=draw(past),
         notice_at=draw(past),
         deadline_at=draw(moments),
+        at_risk_at=draw(mostly(None, ago(1))),
         ended_at=draw(past),
         listed_at=draw(past),
         sighting=draw(mostly(sighting, None)),

@@ -108,3 +108,27 @@ def test_only_a_living_newest_that_may_not_fence_yet_takes_over() -> None:
     assert handover.last_saves(seen()) == []
     allowed = attempt(2, "b", AttemptState.PREPARING, prepared_at=ago(1), may_fence=True)
     assert handover.last_saves(seen(old(), allowed, vms=(vm("a"), vm("b")))) == []
+
+
+# --- ahead of a notice --------------------------------------------------------------------------
+
+
+def moved(**facts: object) -> AttemptFacts:
+    """Its VM is at risk; nothing was saved for that, and nothing is announced."""
+    return attempt(1, **{"unsaved_s": 0.0, "last_save_s": 3.0, **facts})
+
+
+def test_a_vm_at_risk_is_stopped_with_a_save_as_soon_as_its_replacement_is_ready() -> None:
+    text = "attempt 2 is ready: a last save, and it takes over"
+    asked = [StopAttempt(attempt=1, why=EndReason.PREEMPTED, reason=text)]
+    assert decide(overlap(moved(), at_risk_at=ago(60))) == asked
+    assert decide(overlap(moved(), prepared=False, at_risk_at=ago(60))) == []
+
+
+def test_its_end_is_waited_for_like_that_of_any_stop() -> None:
+    stopped = {"stop_wanted": EndReason.PREEMPTED}
+    waits_s = LIMITS.stop_timeout_s + 2 * 3.0
+    assert fences(overlap(moved(stop_at=ago(waits_s - 1), **stopped))) == []
+    reason = "attempt 1 did not end in time"
+    late = overlap(moved(stop_at=ago(waits_s), **stopped))
+    assert fences(late) == [AllowFence(attempt=2, reason=reason)]

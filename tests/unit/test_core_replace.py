@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -17,6 +18,8 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.decide import decide
+from spothop_master.core.due import due
+from spothop_master.core.facts import VmFacts
 from spothop_master.core.refusals import BackOff, PoolRefusal, Scope
 from support.core_facts import LIMITS, NOW, OTHER, POOL, ago, attempt, ended, seen, vm
 
@@ -209,3 +212,36 @@ def test_what_leaves_a_pause(job: dict[str, object], expected: list[Action]) -> 
     snapshot = seen(vms=(vm(state=VmState.TERMINATED),), **job)  # type: ignore[arg-type]
     assert replacing.resume(snapshot) == expected
     assert decide(snapshot) == expected
+
+
+# --- a VM that its cloud recommends to leave ----------------------------------------------------
+
+
+def at_risk(**facts: object) -> tuple[VmFacts, ...]:
+    return (vm("a", at_risk_at=ago(1), **facts),)
+
+
+def test_a_vm_at_risk_is_replaced_by_one_of_another_zone() -> None:
+    (action,) = replacing.replacement(seen(attempt(), vms=at_risk()))
+    assert isinstance(action, LaunchVm)
+    assert (action.attempt, action.node, action.pool) == (2, 0, OTHER)
+    assert "recommends to leave a" in action.reason
+
+
+def test_it_is_left_where_it_is_without_another_place_that_is_open_now() -> None:
+    facts = seen(attempt(), vms=at_risk())
+    assert replacing.replacement(replace(facts, offers={POOL: 1.0})) == []
+    until = NOW + timedelta(seconds=30)
+    full = PoolRefusal(pool=OTHER, error="NoCapacity", last_at=NOW, until=until)
+    refused = replace(facts, refusals=(full,))
+    assert replacing.replacement(refused) == []
+    waits_for = due(refused)
+    assert waits_for is not None
+    assert waits_for.at == until
+
+
+def test_one_replacement_at_a_time_and_none_before_it_trains() -> None:
+    vms = (*at_risk(), vm("b", VmState.BOOTING))
+    preparing = attempt(2, "b", AttemptState.PREPARING)
+    assert replacing.replacement(seen(attempt(), preparing, vms=vms)) == []
+    assert replacing.replacement(seen(attempt(state=AttemptState.PREPARING), vms=at_risk())) == []

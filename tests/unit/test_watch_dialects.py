@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import Dialect
-from spothop_agent.watch import Notice, acknowledge, watch
+from spothop_agent.watch import AT_RISK, Notice, acknowledge, watch
 from support.examples import examples
 
 WALL = 1777636800.0  # 2026-05-01 12:00:00 UTC
@@ -148,11 +148,16 @@ def test_aws_backs_off_when_it_is_throttled_and_sees_the_notice_after() -> None:
     assert harness.slept[3:] == [1.0] * 5
 
 
-def test_aws_tells_of_a_rebalance_recommendation_once_and_makes_no_notice_of_it() -> None:
+def test_aws_tells_of_a_rebalance_recommendation_once_and_announces_no_end() -> None:
     recommendation = httpx.Response(200, json={"noticeTime": "2026-05-01T11:59:00Z"})
     harness = MasterHarness(aws(httpx.Response(404), rebalance=recommendation), polls=12)
-    assert run(harness, Dialect.AWS) == []
-    assert harness.told == ["AWS recommends to rebalance (emitted 2026-05-01T11:59:00Z)"]
+    (notice,) = run(harness, Dialect.AWS)
+    assert (notice.kind, notice.deadline_monotonic) == (AT_RISK, None)
+    assert (
+        harness.told
+        == [notice.detail]
+        == ["AWS recommends to rebalance (emitted 2026-05-01T11:59:00Z)"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 One module per dialect, one `Notice` for all. A watcher yields each event once, never ends and never
 raises because of what the endpoint answers: an unusable answer is logged and asked again after a
-jittered pause. Rebalance recommendations and other events go to `inform`.
+jittered pause. A recommendation to leave the VM is a notice of the kind `AT_RISK`, which announces
+no end. Other events go to `inform`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing_extensions import assert_never
 
 from spothop.wire import Dialect
 from spothop_agent.watch import aws, azure, gcp
-from spothop_agent.watch.endpoint import Endpoint, Notice
+from spothop_agent.watch.endpoint import AT_RISK, Endpoint, Notice
 
-__all__ = ["LONGEST_GRACE_S", "Notice", "acknowledge", "metadata_client", "watch"]
+__all__ = ["AT_RISK", "LONGEST_GRACE_S", "Notice", "acknowledge", "metadata_client", "watch"]
 
 LONGEST_GRACE_S = 120.0
 """The longest grace period that a spot VM of any of the three clouds has."""

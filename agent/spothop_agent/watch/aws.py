@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from spothop_agent.watch.endpoint import Endpoint, Notice, json_object, parse_time
+from spothop_agent.watch.endpoint import AT_RISK, Endpoint, Notice, json_object, parse_time
 
 TOKEN = "/latest/api/token"
 ACTION = "/latest/meta-data/spot/instance-action"
@@ -18,7 +18,7 @@ REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 TOKEN_TTL_S = 21600
 REBALANCE_EVERY = 5
-"""Polls per look at the rebalance recommendation: information only, so it may lag."""
+"""Polls per look at the rebalance recommendation: nothing is saved for it, so it may lag."""
 
 
 async def notices(endpoint: Endpoint) -> AsyncIterator[Notice]:
@@ -34,7 +34,9 @@ async def notices(endpoint: Endpoint) -> AsyncIterator[Notice]:
             seen.add(notice.event)
             yield notice
         if polls % REBALANCE_EVERY == 0 and answer is not None:
-            await rebalance.look()
+            recommended = await rebalance.look()
+            if recommended is not None:
+                yield recommended
         polls += 1
         await endpoint.pause(
             ok=notice is not None or (answer is not None and answer.status_code == 404)
@@ -78,21 +80,27 @@ class _Session:
 
 
 class _Rebalance:
-    """Reports each rebalance recommendation once: elevated risk, no deadline."""
+    """Tells each rebalance recommendation once: elevated risk, no deadline. Its `noticeTime` is
+    when it was emitted."""
 
     def __init__(self, endpoint: Endpoint, session: _Session) -> None:
         self._endpoint = endpoint
         self._session = session
-        self._informed: set[str] = set()
+        self._told: set[str] = set()
 
-    async def look(self) -> None:
+    async def look(self) -> Notice | None:
         answer = await self._session.get(REBALANCE)
         if answer is None or answer.status_code != 200:
-            return
+            return None
         emitted = (json_object(answer) or {}).get("noticeTime")
-        if isinstance(emitted, str) and emitted not in self._informed:
-            self._informed.add(emitted)
-            self._endpoint.inform(f"AWS recommends to rebalance (emitted {emitted})")
+        if not isinstance(emitted, str) or emitted in self._told:
+            return None
+        self._told.add(emitted)
+        text = f"AWS recommends to rebalance (emitted {emitted})"
+        self._endpoint.inform(text)
+        return Notice(
+            event=f"rebalance@{emitted}", kind=AT_RISK, deadline_monotonic=None, detail=text
+        )
 
 
 def _read(endpoint: Endpoint, answer: httpx.Response | None) -> Notice | None:

@@ -25,14 +25,18 @@ ANSWER_S = 2.0
 _log = logging.getLogger(__name__)
 
 
+AT_RISK = "at risk"
+"""Of a notice that announces no end: the cloud recommends to leave this VM."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """Advance warning that the cloud takes this VM."""
+    """Advance warning that the cloud takes this VM, or may do so soon."""
 
     event: str
     """The cloud's own id of the event, or its text."""
     kind: str
-    """preempt | terminate | stop | hibernate"""
+    """preempt | terminate | stop | hibernate, or `AT_RISK`"""
     deadline_monotonic: float | None
     """CLOCK_MONOTONIC seconds of the announced end; None when the cloud names none."""
     detail: str

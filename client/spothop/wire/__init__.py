@@ -82,6 +82,7 @@ from spothop.wire.lifecycle import (
 from spothop.wire.reports import (
     AcknowledgedReport,
     AnyReport,
+    AtRiskReport,
     CommittedReport,
     ExitedReport,
     FencedInReport,
@@ -158,6 +159,7 @@ __all__ = [
     "AnyReport",
     "AssignDirective",
     "Assignment",
+    "AtRiskReport",
     "AttemptState",
     "AttemptView",
     "CancelReply",

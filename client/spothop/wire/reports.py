@@ -132,6 +132,15 @@ class NoticeReport(Strict):
     reason: Text = ""
 
 
+class AtRiskReport(Strict):
+    """The cloud recommends to leave this VM: it is likelier than others to be taken soon (AWS:
+    rebalance recommendation). No end is announced, and nothing was saved for it."""
+
+    kind: Literal["at_risk"] = "at_risk"
+    event: Text
+    """The cloud's own words."""
+
+
 class AcknowledgedReport(Strict):
     """The agent told the cloud that it may take the VM now."""
 
@@ -207,6 +216,7 @@ AnyReport = Annotated[
     | SaveRequestedReport
     | CommittedReport
     | NoticeReport
+    | AtRiskReport
     | AcknowledgedReport
     | ExitedReport
     | PreparationFailedReport

@@ -31,6 +31,7 @@ from sqlalchemy.orm import Session
 from spothop.protection import ADD, MENDED
 from spothop.wire import (
     AcknowledgedReport,
+    AtRiskReport,
     AttemptState,
     CommittedReport,
     EndReason,
@@ -301,6 +302,14 @@ def notice_text(report: NoticeReport, zone: str, left: float) -> str:
     return f"preemption notice in {zone}: {left:.0f} s left; {report.reason or report.event}"
 
 
+def _at_risk(context: ReportContext, report: AtRiskReport) -> None:
+    """A fact of the VM; the first one counts, and after a notice none does."""
+    vm = context.vm
+    if vm.at_risk_at is None and vm.notice_at is None:
+        vm.at_risk_at = context.at
+        context.note("at_risk", report.event)
+
+
 def _acknowledged(context: ReportContext, report: AcknowledgedReport) -> None:
     context.note("acknowledged", "the cloud was told that it may take the VM", event=report.event)
 
@@ -362,7 +371,7 @@ def _end(context: ReportContext, why: EndReason, detail: str) -> None:
     attempts.end(context.session, context.job, context.attempt, over, detail=detail, now=context.at)
 
 
-_ALWAYS = frozenset({"notice", "committed", "message", "acknowledged"})
+_ALWAYS = frozenset({"notice", "at_risk", "committed", "message", "acknowledged"})
 """Facts of the VM, the chain and the log: true whatever became of the attempt."""
 
 _PROGRESS = frozenset({"steps", "metrics"})
@@ -380,6 +389,7 @@ _APPLY: Mapping[type, Callable[[ReportContext, Any], None]] = {
     SaveRequestedReport: _save_requested,
     CommittedReport: _committed,
     NoticeReport: _notice,
+    AtRiskReport: _at_risk,
     AcknowledgedReport: _acknowledged,
     ExitedReport: _exited,
     PreparationFailedReport: _preparation_failed,

@@ -65,6 +65,9 @@ def _of_job(snapshot: Snapshot) -> Iterator[datetime]:
     job = snapshot.job
     if job.not_before is not None:
         yield job.not_before
+    if any(vm.at_risk_at is not None for vm in snapshot.vms):  # another place is open then
+        yield from (each.until for each in snapshot.refusals if each.until is not None)
+        yield from (each.until for each in snapshot.back_offs)
     if job.requirements.max_duration_s is not None:
         yield job.submitted_at + timedelta(seconds=job.requirements.max_duration_s)
 

@@ -201,6 +201,8 @@ class VmFacts:
     suspect_at: datetime | None = None
     notice_at: datetime | None = None
     deadline_at: datetime | None = None
+    at_risk_at: datetime | None = None
+    """Since then its cloud recommends to leave it."""
     ended_at: datetime | None = None
     listed_at: datetime | None = None
     """When the newest listing of its cloud began; None: there is none yet."""

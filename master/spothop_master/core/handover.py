@@ -10,7 +10,9 @@ after the notice, and training goes on meanwhile; the fence of the replacement e
    last one; the fence waits for its commit, or for the end of the process.
 4. Where there is no time for that, the agent makes a last save by itself, shortly before the
    deadline. It is waited for if the wait is shorter than what would be lost.
-5. An agent that is silent hears nothing, and is not waited for.
+5. Without a notice, where the cloud only recommended to leave the VM, there is no deadline: the old
+   attempt is stopped with a save as soon as its replacement is ready, and waited for like any stop.
+6. An agent that is silent hears nothing, and is not waited for.
 
 What does not work: a fence as soon as the emergency save is committed. All that was trained while
 the replacement prepared, often a minute, was then computed twice.
@@ -37,12 +39,16 @@ def last_saves(snapshot: Snapshot) -> list[Action]:
     return [
         StopAttempt(attempt=older.number, why=EndReason.PREEMPTED, reason=text)
         for older in snapshot.living
-        if older.number < newest.number and _has_time_for_a_last_save(snapshot, older)
+        if older.number < newest.number
+        and (_is_ahead_of_notice(older) or _has_time_for_a_last_save(snapshot, older))
     ]
 
 
 def out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
     """Why the older attempt commits nothing more that is worth a wait; None while it may."""
+    if older.notice_at is None:
+        stopped = older.stop_at is not None and not _awaits_stop(snapshot, older)
+        return f"attempt {older.number} did not end in time" if stopped else None
     if past_deadline(snapshot, older):
         return f"the deadline of attempt {older.number} is over"
     if not older.saved_since_notice or _waited_for(snapshot, older):
@@ -50,10 +56,19 @@ def out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
     return f"attempt {older.number} has committed its last save"
 
 
+def _is_ahead_of_notice(older: AttemptFacts) -> bool:
+    return older.notice_at is None and older.stop_at is None
+
+
+def _awaits_stop(snapshot: Snapshot, older: AttemptFacts) -> bool:
+    assert older.stop_at is not None
+    waited_s = (snapshot.now - older.stop_at).total_seconds()
+    return waited_s < older.stop_timeout_s(snapshot.limits)
+
+
 def _waited_for(snapshot: Snapshot, older: AttemptFacts) -> bool:
     if older.stop_at is not None:
-        waited_s = (snapshot.now - older.stop_at).total_seconds()
-        return not older.saved_since_stop and waited_s < older.stop_timeout_s(snapshot.limits)
+        return not older.saved_since_stop and _awaits_stop(snapshot, older)
     if _has_time_for_a_last_save(snapshot, older):
         return True
     wait_s = _left_s(snapshot, older) + snapshot.limits.fence_margin_s

@@ -105,15 +105,17 @@ def _last_harm(
     if refusal is not None:
         harms.append((refusal.last_at, refusal.error))
     for vm in history:
-        if vm.pool.spot and _same_place(vm.pool, pool):
+        if vm.pool.spot and same_place(vm.pool, pool):
             if vm.notice_at is not None:
                 harms.append((vm.notice_at, "preempted"))
+            elif vm.at_risk_at is not None:
+                harms.append((vm.at_risk_at, "at risk"))
             elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:
                 harms.append((vm.ended_at, "preempted"))
     return max((harm for harm in harms if harm[0] > since), default=None)
 
 
-def _same_place(one: Pool, other: Pool) -> bool:
+def same_place(one: Pool, other: Pool) -> bool:
     """A pool without a zone of its own may give a VM in any of its region."""
     if (one.cloud, one.region) != (other.cloud, other.region):
         return False

@@ -60,7 +60,7 @@ def replacement(snapshot: Snapshot) -> list[Action]:
         if refused:
             return _launch(snapshot, newest.number, refused, "the launch before it was refused")
         if newest.state is not AttemptState.DRAINING:
-            return []
+            return _ahead_of_notice(snapshot, newest)
     if newest is None:
         return _launch(snapshot, 1, nodes, "first attempt")
     number = newest.number + 1
@@ -151,24 +151,10 @@ def _launch(snapshot: Snapshot, attempt: int, nodes: Sequence[int], why: str) ->
         return []
     if wait := _over_quota(snapshot, len(nodes)):
         return [wait]
-    job, limits = snapshot.job, snapshot.limits
-    choices = placement.order(
-        snapshot.offers,
-        job.requirements,
-        snapshot.vms,
-        snapshot.refusals,
-        shapes=snapshot.shapes,
-        avoid_s=limits.avoid_s,
-        now=snapshot.now,
-    )
+    choices = _choices(snapshot)
     if not choices:
         return _no_pool(snapshot)
-    closed = refusals.closed(
-        [choice.pool for choice in choices],
-        snapshot.refusals,
-        snapshot.back_offs,
-        now=snapshot.now,
-    )
+    closed = _closed(snapshot, choices)
     first = next((choice for choice in choices if choice.pool not in closed), None)
     if first is None:
         return [_until_one_opens(snapshot, closed)]
@@ -186,6 +172,47 @@ def _over_quota(snapshot: Snapshot, wanted: int) -> Wait | None:
     seconds = QUOTA_S * (1.0 + snapshot.jitter)
     text = f"{why} and has {quota.used}; next look in {seconds:.0f} s"
     return Wait(until=snapshot.now + timedelta(seconds=seconds), reason=text, why=why)
+
+
+def _ahead_of_notice(snapshot: Snapshot, newest: AttemptFacts) -> list[Action]:
+    """The cloud recommends to leave a VM that trains. It is replaced while it trains on, but only
+    by one of another zone that may be had now: there is time, and in the same place the next VM
+    would be told the same."""
+    risky = [vm for vm in snapshot.vms_of(newest) if vm.at_risk_at is not None and vm.alive]
+    one = newest.state is AttemptState.RUNNING and len(snapshot.living) == 1
+    if not risky or not one or _waiting(snapshot) or snapshot.offers is None:
+        return []
+    choices = [
+        choice
+        for choice in _choices(snapshot)
+        if not any(placement.same_place(vm.pool, choice.pool) for vm in risky)
+    ]
+    closed = _closed(snapshot, choices)
+    first = next((choice for choice in choices if choice.pool not in closed), None)
+    if first is None:
+        return []
+    text = f"the cloud recommends to leave {risky[0].id}; {first.reason}"
+    return [
+        LaunchVm(attempt=newest.number + 1, node=place.node, pool=first.pool, reason=text)
+        for place in newest.places
+    ]
+
+
+def _choices(snapshot: Snapshot) -> list[placement.Choice]:
+    return placement.order(
+        snapshot.offers or {},
+        snapshot.job.requirements,
+        snapshot.vms,
+        snapshot.refusals,
+        shapes=snapshot.shapes,
+        avoid_s=snapshot.limits.avoid_s,
+        now=snapshot.now,
+    )
+
+
+def _closed(snapshot: Snapshot, choices: Sequence[placement.Choice]) -> dict[Pool, refusals.Closed]:
+    pools = [choice.pool for choice in choices]
+    return refusals.closed(pools, snapshot.refusals, snapshot.back_offs, now=snapshot.now)
 
 
 def _until_one_opens(snapshot: Snapshot, closed: Mapping[Pool, refusals.Closed]) -> Wait:

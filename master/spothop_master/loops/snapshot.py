@@ -158,7 +158,7 @@ def snapshots_of(
 
 def _may_launch(attempts: Sequence[AttemptFacts], vms: Sequence[VmFacts]) -> bool:
     """Only then do the rules ask what clouds refused."""
-    if any(vm.reason is VmReason.LAUNCH_FAILED for vm in vms):
+    if any(vm.reason is VmReason.LAUNCH_FAILED or vm.at_risk_at is not None for vm in vms):
         return True
     return not attempts or attempts[-1].state in (AttemptState.DRAINING, AttemptState.ENDED)
 
@@ -322,6 +322,7 @@ def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
         suspect_at=row.suspect_at,
         notice_at=row.notice_at,
         deadline_at=row.deadline_at,
+        at_risk_at=row.at_risk_at,
         ended_at=row.ended_at,
         listed_at=listing.began_at if listing else None,
         sighting=sighting_of(seen) if seen else None,

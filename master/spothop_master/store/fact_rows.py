@@ -94,6 +94,7 @@ VMS = (
         VmRow.suspect_at,
         VmRow.notice_at,
         VmRow.deadline_at,
+        VmRow.at_risk_at,
         VmRow.ended_at,
         VmRow.lease_token,
         VmRow.lease_until,

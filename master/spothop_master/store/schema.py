@@ -324,6 +324,8 @@ class VmRow(Base):
     notice_at: Mapped[datetime | None]
     deadline_at: Mapped[datetime | None]
     """Of the notice: announced, or the notice plus the promised grace period."""
+    at_risk_at: Mapped[datetime | None]
+    """Since then its cloud recommends to leave it."""
     ended_at: Mapped[datetime | None]
     join_hash: Mapped[str | None] = mapped_column(String(64), index=True)
     """SHA-256 of the one-time join token; null once used."""
