@@ -345,6 +345,7 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         sessions=services.sessions,
         clock=clock,
         rest=services.stopping.wait,
+        agent_zips=services.agent_zips,
     )
     scheduler.add_job(
         retention.run_once,

@@ -222,6 +222,7 @@ def run(settings: MasterSettings) -> None:
             files={"local": settings.local_cloud, "aws": settings.aws_cloud},
             catalogue=read_catalogue(settings.catalog),
         )
+        serving.warn_unreachable(settings, clouds)
         ca = serving.authority(settings, utc_now())
         app = create_app(settings, clouds, chaos=plan_chaos(settings), ca=ca)
         open_database(settings, app.state.services)

@@ -10,12 +10,13 @@ import asyncio
 import ipaddress
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from urllib.parse import urlsplit
 
 from spothop.tls import fingerprint
 from spothop_master import tls
+from spothop_master.clouds.base import Cloud
 from spothop_master.settings import MasterSettings
 
 LOOK_S = 3600.0
@@ -52,6 +53,18 @@ def refuse_public(settings: MasterSettings) -> None:
         "add --tls auto, or --public-url https://... if a proxy with TLS is in front, or insist "
         "with --insecure-public"
     )
+
+
+def warn_unreachable(settings: MasterSettings, clouds: Mapping[str, Cloud]) -> None:
+    """Say so where VMs of a cloud would look for this master on themselves."""
+    elsewhere = sorted(name for name, cloud in clouds.items() if cloud.limits.boots_images)
+    if elsewhere and is_loopback(urlsplit(settings.agents_url).hostname or ""):
+        log.warning(
+            "%s: VMs of %s cannot reach this machine by that; name an address of it with "
+            "--public-url (docs/bootstrap.md)",
+            settings.agents_url,
+            ", ".join(elsewhere),
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.served_master import ServedMaster, served_master
 from spothop_master import serving, tls
 from spothop_master.settings import MasterSettings
@@ -77,6 +78,22 @@ def test_a_renewal_that_fails_is_logged_and_the_old_leaf_goes_on(
     (tmp_path / "tls" / "ca.pem").write_text("damaged")
     serving.renew(settings, context, NOW)
     assert "cannot be renewed" in caplog.text
+
+
+def test_vms_that_would_look_for_the_master_on_themselves_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud = FakeCloud(clock=FakeClock())
+    settings = MasterSettings(home=tmp_path)
+    serving.warn_unreachable(settings, {"fake": cloud})
+    assert caplog.text == ""  # its VMs are on this machine
+    cloud.boots_images = True
+    serving.warn_unreachable(settings, {"fake": cloud})
+    assert "VMs of fake cannot reach this machine" in caplog.text
+    caplog.clear()
+    reached = MasterSettings(home=tmp_path, public_url="https://spothop.example")
+    serving.warn_unreachable(reached, {"fake": cloud})
+    assert caplog.text == ""
 
 
 def test_without_tls_of_its_own_a_proxys_authority_may_be_named(tmp_path: Path) -> None:

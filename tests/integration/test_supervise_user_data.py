@@ -18,6 +18,7 @@ from spothop_master.boot.packages import PackageError
 from spothop_master.clouds.base import Ambiguous, LaunchSpec, Vm
 from spothop_master.keys import Keys
 from spothop_master.loops.booting import Booting, ScriptChanged, script_of
+from spothop_master.store.retention import zips_of_living_vms
 
 KEYS = Keys.of(b"k" * 32)
 BOOTING = Booting(
@@ -149,3 +150,14 @@ def test_the_console_of_a_vm_that_never_joined_is_told_and_the_vm_replaced(
 )
 def test_a_console_without_our_lines_is_told_by_its_end(console: str, words: str) -> None:
     assert last_words(console) == words
+
+
+def test_zips_of_living_vms_stay(harness: MasterHarness) -> None:
+    harness.submit()
+    harness.look()
+    with harness.db.read() as session:
+        assert zips_of_living_vms(session) == {"a" * 64}
+    harness.want("cancelled")
+    harness.settle(5)
+    with harness.db.read() as session:
+        assert zips_of_living_vms(session) == set()

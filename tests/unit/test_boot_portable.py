@@ -19,7 +19,7 @@ from spothop_master.boot import setup_portable
 
 LIBC = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
 UV = """#!/bin/sh
-echo "$@" >> "$(dirname "$0")/told"
+echo "$@" "certs=$UV_SYSTEM_CERTS" >> "$(dirname "$0")/told"
 """
 
 
@@ -82,6 +82,7 @@ def test_uv_comes_from_the_index_and_installs_by_hash(index: Index, unpacked: Pa
     (told,) = (unpacked / "told").read_text().splitlines() if (unpacked / "told").exists() else [""]
     assert {"--require-hashes", "--only-binary"} <= set(told.split())
     assert f"--target {unpacked}/site" in told
+    assert "certs=1" in told
     assert Path((unpacked / "python").read_text().strip()).exists()
 
 

@@ -106,6 +106,7 @@ def test_an_upgrade_keeps_what_a_living_vm_was_told_of(
     assert upgraded.remove_unused([before]) == []
     assert upgraded.remove_unused([]) == [before]
     assert upgraded.path(before) is None
+    assert AgentZips(tmp_path).remove_unused([]) == []  # nobody has asked this one yet
 
 
 def test_nothing_but_a_hash_is_a_name(built: AgentZips) -> None:

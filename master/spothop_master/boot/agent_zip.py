@@ -98,8 +98,12 @@ class AgentZips:
         return path if SHA256.fullmatch(sha256) and path.is_file() else None
 
     def remove_unused(self, named: Collection[str]) -> list[str]:
-        """Drop what neither this installation nor one of these names needs; what was dropped."""
-        kept = {*named, *self.current().by_tag.values()}
+        """Drop what neither this installation nor one of these names needs; what was dropped.
+        Nothing, as long as nobody has asked this master for a zip."""
+        with self._lock:
+            if self._current is None:
+                return []
+            kept = {*named, *self._current.by_tag.values()}
         dropped = []
         for path in self._folder.glob("*.zip"):
             if path.stem not in kept:

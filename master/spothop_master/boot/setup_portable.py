@@ -26,6 +26,9 @@ OLDEST = (3, 10)
 OWN_PYTHON = "3.12"
 INDEX = "https://pypi.org/simple"
 TIMEOUT_S = 60
+SYSTEM_TRUST = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+"""uv believes whom this program believes, and not its own list: an image may name an authority of
+its company. Older versions know the second name."""
 
 _LINK = re.compile(r'href="([^"#]+)#sha256=([0-9a-f]{64})')
 
@@ -79,7 +82,8 @@ def _fits(url: str) -> bool:
 def _run(*command: str) -> None:
     sys.stdout.write("+ {}\n".format(" ".join(command)))
     sys.stdout.flush()
-    code = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
+    environ = {**os.environ, **SYSTEM_TRUST}  # noqa: TID251  uv's own settings stay
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, env=environ).returncode
     if code != 0:
         raise SystemExit(f"{command[0]} ended with {code}")
 

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 
 from spothop.figures import size
 from spothop_master.agents.sessions import Sessions
+from spothop_master.boot.agent_zip import AgentZips
 from spothop_master.bundles import Bundles
 from spothop_master.core import thinning
 from spothop_master.core.thinning import FEWEST, Point
@@ -61,6 +62,7 @@ class Retention:
         sessions: Sessions,
         clock: Callable[[], datetime],
         rest: Callable[[float], bool],
+        agent_zips: AgentZips | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db = db
@@ -70,6 +72,7 @@ class Retention:
         self._logs = logs
         self._bundles = bundles
         self._sessions = sessions
+        self._agent_zips = agent_zips
         self._clock = clock
         self._rest = rest
         self._monotonic = monotonic
@@ -96,8 +99,10 @@ class Retention:
         self._files_of_logs(now)
         self._files_of_bundles(now)
         with self._db.read() as session:
-            living = rows.living_vms(session)
+            living, zips = rows.living_vms(session), rows.zips_of_living_vms(session)
         self._sessions.keep(living)
+        if self._agent_zips is not None:
+            self._agent_zips.remove_unused(zips)
 
     # -- rows ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ stay with their job; counts and sums of observations were kept as these were wri
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -148,6 +149,13 @@ def ends_of_all(session: Session, job_ids: Sequence[str]) -> dict[str, datetime]
         query = select(Job.id, Job.ended_at).where(Job.id.in_(some), Job.ended_at.is_not(None))
         found.update((row[0], row[1]) for row in session.execute(query) if row[1] is not None)
     return found
+
+
+def zips_of_living_vms(session: Session) -> set[str]:
+    """SHA-256 of the agent's zips that VMs were told of which may still fetch them."""
+    living = VmRow.ended_at.is_(None), VmRow.boot.is_not(None)
+    found = session.scalars(select(VmRow.boot).where(*living))
+    return {sha256 for boot in found for sha256 in json.loads(boot or "{}")["zips"].values()}
 
 
 def living_vms(session: Session) -> set[str]:
