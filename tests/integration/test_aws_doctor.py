@@ -118,6 +118,7 @@ def test_credentials_that_nobody_takes_are_all_that_is_told(
         ),
         ("GetServiceQuota", "AccessDeniedException", "us-east-1: quota", Verdict.LOOK, "Denied"),
         ("GetInstanceProfile", "AccessDenied", "instance profile", Verdict.LOOK, "AccessDenied"),
+        ("GetProducts", "AccessDeniedException", "prices on demand", Verdict.LOOK, "catalogue"),
     ],
 )
 def test_what_is_denied_is_named_with_its_hint(

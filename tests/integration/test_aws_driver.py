@@ -109,6 +109,35 @@ def test_what_is_offered_is_read_rarely(aws: Emulator, cloud: AwsCloud) -> None:
     assert aws.count("DescribeSpotPriceHistory") == 12
 
 
+def test_prices_on_demand_are_those_of_the_price_list_once_it_was_read(
+    aws: Emulator, cloud: AwsCloud
+) -> None:
+    aws.prices = {
+        REGION: {"m5.large": 0.096, "g5.xlarge": 1.5, "r5.large": 0.126},
+        "us-west-2": {"g5.xlarge": 7.0},
+    }
+    spot, on_demand = POOL, POOL.model_copy(update={"spot": False})
+
+    def told() -> tuple[float, float, float]:
+        infos = {info.pool: info for info in cloud.pools()}
+        return infos[on_demand].price, infos[on_demand].on_demand_price, infos[spot].on_demand_price
+
+    assert told() == (1.006, 1.006, 1.006), "the first answer waits for no list"
+    assert aws.count("GetProducts") == 0
+    assert told() == (1.5, 1.5, 1.5), "neither that of Windows nor that of another region"
+    for _ in range(48):
+        aws.clock.advance(1800)
+        assert told() == (1.5, 1.5, 1.5)
+    assert aws.count("GetProducts") == 2 * 2, "two pages, once a day"
+
+
+def test_without_the_price_list_the_catalogues_prices_stay(aws: Emulator, cloud: AwsCloud) -> None:
+    aws.script.fail("GetProducts", "AccessDeniedException", times=9)
+    first, second = cloud.pools(), cloud.pools()
+    assert first == second
+    assert aws.count("GetProducts") == 1, "asked again on another day"
+
+
 def test_a_region_that_is_away_keeps_what_it_offered(aws: Emulator, make_cloud: MakeCloud) -> None:
     cloud = make_cloud(regions=[REGION, "us-west-2"])
     before = cloud.pools()

@@ -15,9 +15,9 @@ CloudFormation. Only in the layer, so that a real account may differ in what is 
 requests and their statuses, prices, console output, FIS evictions, quotas, image parameters, the
 life of a VM over time, client tokens.
 
-Modules: `server` (the WSGI layer), `calls` (a request as the layer sees it), `wire` (checks it
-against botocore's model), `script` (what goes wrong), `fleet` (the lives of VMs), `ec2`, `others`
-(moto's classes with methods of ours), `errors`.
+Modules: `server` (the WSGI layer), `pricing` (the Price List), `calls` (a request as the layer sees
+it), `wire` (checks it against botocore's model), `script` (what goes wrong), `fleet` (the lives of
+VMs), `ec2`, `others` (moto's classes with methods of ours), `errors`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from fakes.aws import calls
+from fakes.aws import calls, pricing
 from fakes.aws.calls import Call
 from fakes.aws.errors import AwsError, by_code
 from fakes.aws.fleet import Clock, Fleet
@@ -23,8 +23,8 @@ StartResponse = Callable[..., Any]
 
 
 class Emulator:
-    """One AWS account on loopback. `script`, `fleet`, `clock` and `quotas` are for tests to set;
-    `calls` is everything that was asked."""
+    """One AWS account on loopback. `script`, `fleet`, `clock`, `quotas` and `prices` (on demand, by
+    region and VM type) are for tests to set; `calls` is everything that was asked."""
 
     def __init__(self) -> None:
         from moto import settings
@@ -53,6 +53,7 @@ class Emulator:
         self.clock = Clock()
         self.fleet = Fleet(self.clock)
         self.quotas: dict[str, float] = {}
+        self.prices: dict[str, dict[str, float]] = {}
         self.calls: list[Call] = []
         for name, value in (("fleet", self.fleet), ("quotas", self.quotas)):
             for bound in self._bound.values():
@@ -163,6 +164,8 @@ class Emulator:
                 return _instead(fault, call, environ, start)
         if call.refused is not None:
             return _refuse(call.refused, call, start)
+        if call.service == "pricing":
+            return _send(pricing.get_products(call.params, self.prices), start)
         if fault is None or not fault.after:
             return self._moto(environ, start)
         _drain(self._moto(environ, lambda *args: None))
@@ -182,6 +185,13 @@ def _instead(fault: Fault, call: Call, environ: Environ, start: StartResponse) -
         raise ConnectionResetError("by script")
     error = by_code(fault.code, vm_type=call.vm_type, zone=call.zone)
     return _refuse(AwsError(error.code, fault.message or error.message), call, start)
+
+
+def _send(text: str, start: StartResponse) -> Iterable[bytes]:
+    body = text.encode()
+    kind = "application/x-amz-json-1.1"
+    start("200 OK", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return [body]
 
 
 def _refuse(error: AwsError, call: Call, start: StartResponse) -> Iterable[bytes]:

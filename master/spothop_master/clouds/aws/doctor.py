@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spothop.wire import ANY_ZONE, AgentConfig, Dialect, Pool, Verdict
-from spothop_master.clouds.aws import reading, requests
+from spothop_master.clouds.aws import pricing, reading, requests
 from spothop_master.clouds.aws.calls import Caller
 from spothop_master.clouds.aws.config import AwsConfig, RegionConfig
 from spothop_master.clouds.base import OWNER_TAG, AuthFailed, Check, CloudError, LaunchSpec
@@ -63,6 +63,7 @@ class Doctor:
             return
         yield _ok("credentials", f"{who['Arn']}, account {who['Account']}")
         yield self._profile()
+        yield self._prices(first)
         for region in self.config.regions:
             yield from self._region(region)
         yield from self._bucket(storage_url)
@@ -164,6 +165,15 @@ class Doctor:
             yield _ok(subject, told) if vcpus > 0 else _unknown(subject, told, hint)
 
     # --- the account ----------------------------------------------------------------------------
+
+    def _prices(self, region: str) -> Check:
+        subject, asked = "prices on demand", pricing.question(region)
+        try:
+            self.calls.call("pricing", pricing.SERVED_IN, "get_products", **asked, MaxResults=1)
+        except CloudError as error:
+            told = f"those of the catalogue: {error}"
+            return _unknown(subject, told, "allow pricing:GetProducts")
+        return _ok(subject, "those of AWS's Price List")
 
     def _profile(self) -> Check:
         subject, profile = "instance profile", self.config.instance_profile

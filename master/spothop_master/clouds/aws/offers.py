@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from spothop.wire import Dialect, Pool
-from spothop_master.clouds.aws import reading, requests
+from spothop_master.clouds.aws import pricing, reading, requests
 from spothop_master.clouds.aws.calls import Caller
 from spothop_master.clouds.aws.config import AwsConfig, RegionConfig
 from spothop_master.clouds.base import CloudError, PoolInfo
@@ -24,6 +24,8 @@ PLACES_EVERY = timedelta(hours=6)
 """Which types which zones have, and where there are subnets."""
 PRICES_EVERY = timedelta(minutes=5)
 """AWS changes its spot prices by little and slowly since 2017."""
+LISTED_EVERY = timedelta(days=1)
+"""Prices on demand, which change a few times a year."""
 TYPES_AT_ONCE = 100
 """VM types in one question."""
 
@@ -49,6 +51,9 @@ class _Region:
     places_at: datetime | None = None
     prices: Mapping[tuple[str, str], float] = field(default_factory=dict)
     prices_at: datetime | None = None
+    listed: Mapping[str, float] = field(default_factory=dict)
+    """USD an hour on demand, by AWS's own Price List; it wins over the catalogue."""
+    listed_at: datetime | None = None
 
 
 class Offers:
@@ -92,10 +97,21 @@ class Offers:
         if _is_old(region.places_at, PLACES_EVERY, now):
             region.places = frozenset(self._places(name, wanted))
             region.places_at = now
+        if region.prices_at is not None:  # whoever waits for the first answer gets it sooner
+            self._read_list(name, region, now)
         offered = sorted({vm for vm, _ in region.places})
         if offered and _is_old(region.prices_at, PRICES_EVERY, now):
             region.prices = self._prices(name, offered, now)
             region.prices_at = now
+
+    def _read_list(self, name: str, region: _Region, now: datetime) -> None:
+        if not _is_old(region.listed_at, LISTED_EVERY, now):
+            return
+        region.listed_at = now
+        try:
+            region.listed = pricing.read(self._calls, name)
+        except CloudError as error:
+            log.warning("AWS %s: prices on demand are those of the catalogue: %s", name, error)
 
     def _places(self, name: str, wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
         zones = self._zones(name, self._config.regions[name])
@@ -136,12 +152,14 @@ class Offers:
         for vm, zone in sorted(region.places):
             known = self._types[vm]
             for spot in (True, False):
-                price = region.prices.get((vm, zone)) if spot else known.prices.get(name)
+                listed = region.listed.get(vm)
+                on_demand = listed or known.prices.get(name)
+                price = region.prices.get((vm, zone)) if spot else on_demand
                 if price is not None:
                     yield PoolInfo(
                         pool=Pool(cloud="aws", region=name, zone=zone, vm=vm, spot=spot),
                         price=price,
-                        on_demand_price=known.on_demand(name),
+                        on_demand_price=listed or known.on_demand(name),
                         grace_s=GRACE_S,
                         dialect=Dialect.AWS,
                     )
