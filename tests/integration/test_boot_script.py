@@ -181,7 +181,7 @@ if sys.argv[1:] == ["--help"]:
 folder = pathlib.Path(sys.argv[2]).parent
 runs = folder / "runs"
 with open(runs, "a") as file:
-    file.write(os.environ.get("NO_PROXY", "") + "\\n")
+    file.write(os.environ["NO_PROXY"] + " " + os.environ["HOME"] + "\\n")
 codes = CODES
 os._exit(codes[min(len(runs.read_text().splitlines()), len(codes)) - 1])
 """
@@ -218,7 +218,8 @@ def test_one_tool_is_enough(
     )
     assert "no answer" not in vm.log
     assert over(vm) == "shutdown -h +10\n"  # refused: its master ends it, or it ends itself
-    assert (vm.directory / "runs").read_text().startswith("169.254.169.254,")
+    runs = (vm.directory / "runs").read_text()
+    assert runs == "169.254.169.254,metadata.google.internal /root\n"
 
 
 def test_an_agent_that_dies_is_started_again_until_it_is_released(
@@ -341,4 +342,5 @@ def test_where_there_is_systemd_it_keeps_the_agent(
     assert f'{vm.directory}/over.sh "$EXIT_STATUS"\'\n' in unit
     assert "KillMode=process\n" in unit  # the training process outlives its agent
     assert "NO_PROXY=169.254.169.254," in unit
+    assert "HOME=/root\n" in unit
     assert not (vm.directory / "run.sh").exists()

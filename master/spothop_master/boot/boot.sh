@@ -127,6 +127,7 @@ fi
 PY=$(cat "$A/python")
 say "agent installed: $A, $PY"
 
+HOME=${HOME:-/root} # neither cloud-init nor systemd has one, and caches of training libraries need it
 NO_PROXY=169.254.169.254,metadata.google.internal${NO_PROXY:+,$NO_PROXY}
 if [ -d /run/systemd/system ]; then
   put /etc/systemd/system/spothop-agent.service <<END
@@ -136,7 +137,7 @@ Wants=network-online.target
 After=network-online.target
 StartLimitIntervalSec=0
 [Service]
-Environment=NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY
+Environment=NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY HOME=$HOME
 WorkingDirectory=$D
 ExecStart=$PY -I $A --config $D/agent.json
 ExecStopPost=/bin/sh -c 'exec /bin/sh $D/over.sh "\$EXIT_STATUS"'
@@ -144,7 +145,7 @@ Restart=on-failure
 RestartPreventExitStatus=3 4
 RestartSec=1
 KillMode=process
-OOMScoreAdjust=-500
+LimitNOFILE=65536
 StandardOutput=journal+console
 StandardError=inherit
 [Install]
@@ -155,7 +156,7 @@ END
   exit
 fi
 put "$D/run.sh" <<END
-export NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY
+export NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY HOME=$HOME
 cd $D || exit 1
 trap 'kill \$agent; wait \$agent' TERM
 while :; do
