@@ -58,6 +58,7 @@ CASES: dict[str, Callable[[MasterHarness], None]] = {
     ),
     "restored": lambda harness: change(harness, "UPDATE attempts SET restored_step = 30"),
     "a step time": lambda harness: change(harness, "UPDATE attempts SET step_s = 0.25"),
+    "a notice": lambda harness: change(harness, "UPDATE attempts SET state = 'draining'"),
     "no step time yet": lambda harness: change(harness, "UPDATE attempts SET step_s = NULL"),
     "another policy": lambda harness: change(
         harness,
@@ -88,7 +89,6 @@ def test_it_says_what_the_protocol_says_of_each(harness: MasterHarness, case: st
     "text",
     [
         "UPDATE attempts SET stop_wanted = 'cancelled'",
-        "UPDATE attempts SET state = 'draining'",
         "UPDATE attempts SET fenced_in = false",
         "UPDATE vms SET state = 'terminated'",
         "UPDATE vms SET state = 'terminating'",

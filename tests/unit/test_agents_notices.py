@@ -153,6 +153,29 @@ def test_a_second_notice_is_left_to_the_one_by_one_way(
     assert write(harness, {agent.vm: after(agent, notice("e-2"))}, statistics) == {}
 
 
+def test_after_a_notice_progress_and_saves_are_taken_as_before(
+    harness: MasterHarness, statistics: KeptStatistics
+) -> None:
+    one, other = harness.training("job-1"), harness.training("job-2")
+    with harness.db.begin() as session:
+        for vm in session.query(VmRow):
+            vm.grace_s = 30.0
+        for place in session.query(Place):
+            place.last_step_at, place.attempt.step_s = None, 0.5
+    told = write(harness, {a.vm: after(a, notice()) for a in (one, other)}, statistics)
+    assert len(told) == 2
+    harness.clock.advance(3)
+    now = harness.clock()
+    one.seq, other.seq = one.seq + 1, other.seq + 1
+    found = [steps(40), saved(2, 40), steps(45)]
+    with harness.db.begin() as session:
+        protocol.apply(session, one.vm, after(one, *found), now=now)
+        answer = protocol.answer(session, one.vm, now=now, statistics=statistics, writes=True)
+    again = write(harness, {other.vm: after(other, *found)}, statistics)
+    assert again[other.vm].answer == answer
+    assert state(harness, "job-1", one.vm) == state(harness, "job-2", other.vm)
+
+
 def test_the_supervise_loop_hears_of_it(harness: MasterHarness, statistics: KeptStatistics) -> None:
     agent = harness.training()
     heard: list[str] = []

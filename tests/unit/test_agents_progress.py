@@ -159,16 +159,12 @@ def cancelled(harness: MasterHarness) -> None:
     harness.look()
 
 
-def noticed(harness: MasterHarness) -> None:
-    next(iter(harness.agents.values())).notice()
-
-
 def shut_out(harness: MasterHarness) -> None:
     with harness.db.begin() as session:
         session.execute(sa.text("UPDATE attempts SET fenced_in = FALSE"))
 
 
-@pytest.mark.parametrize("change", [cancelled, noticed, shut_out])
+@pytest.mark.parametrize("change", [cancelled, shut_out])
 def test_what_is_not_plain_is_left_to_the_caller(
     harness: MasterHarness, writer: ProgressWriter, change: Callable[[MasterHarness], None]
 ) -> None:

@@ -2,8 +2,9 @@
 
 `protocol.answer` says what holds for one VM, whatever its state. Nearly all VMs of a fleet train,
 and all of them ask at once when a master was started again. For those in the plain case
-(`is_plain`) the answer is their insurance alone, and `read` reads it for all of them in as many
-queries as for one; of the others it says nothing, and they are asked for by themselves.
+(`is_plain`) the answer is their insurance alone, or nothing after a notice, and `read` reads it for
+all of them in as many queries as for one; of the others it says nothing, and they are asked for by
+themselves.
 """
 
 from __future__ import annotations
@@ -68,16 +69,25 @@ class Found:
     answer: Answer
 
 
+_TRAINS = {VmState.RUNNING.value, VmState.DRAINING.value}
+_ALIVE = {AttemptState.RUNNING.value, AttemptState.DRAINING.value}
+
+
 def is_plain(facts: Any) -> bool:
-    """Of a row with these columns: the VM runs, its attempt trains and is fenced in, and nobody
-    wants it stopped. Nobody shuts out what is fenced in: a newer fence ends that."""
+    """Of a row with these columns: the VM trains, perhaps with a notice, its attempt is fenced in,
+    and nobody wants it stopped. Nobody shuts out what is fenced in: a newer fence ends that."""
     return bool(
-        facts.state == VmState.RUNNING.value
-        and facts.attempt_state == AttemptState.RUNNING.value
+        facts.state in _TRAINS
+        and facts.attempt_state in _ALIVE
         and facts.fenced_in
         and facts.stop_wanted is None
         and facts.first_step_at is not None
     )
+
+
+def drains(facts: Any) -> bool:
+    """The attempt of a VM in the plain case has a notice."""
+    return bool(facts.attempt_state == AttemptState.DRAINING.value)
 
 
 def read(
@@ -92,30 +102,36 @@ def read(
     rows = session.execute(_FACTS, {"vms": sorted(vm_ids)}).all()
     places = {vm: [*of_one] for vm, of_one in groupby(rows, key=lambda row: row.vm)}
     plain = {vm: of_one for vm, of_one in places.items() if is_plain(of_one[0])}
-    insured = [_insured(of_one) for of_one in plain.values()]
-    decided = insurance.decisions(session, insured, statistics, now=now)
+    trains = {vm: of_one for vm, of_one in plain.items() if not drains(of_one[0])}
+    insured = [_insured(of_one) for of_one in trains.values()]
+    decided = insurance.decisions(session, insured, statistics, now=now) if insured else []
     if writes:
-        rows_of = [row for row, *_ in plain.values()]
         noted = [
             Noted(job=row.job_id, attempt=row.number, told=row.insurance, decision=decision)
-            for row, decision in zip(rows_of, decided, strict=True)
+            for (row, *_), decision in zip(trains.values(), decided, strict=True)
         ]
         insurance.note_all(session, noted, now=now)
-    found = {}
-    for (vm, (row, *_)), decision in zip(plain.items(), decided, strict=True):
+    found = {
+        vm: Found(acked_seq=row.acked_seq, answer=drained(row.step_s))
+        for vm, (row, *_) in plain.items()
+    }
+    for (vm, (row, *_)), decision in zip(trains.items(), decided, strict=True):
         due = directive(decision)
         said = [] if due is None else [InsuranceDirective(attempt=row.number, insurance=due)]
-        found[vm] = Found(
-            acked_seq=row.acked_seq,
-            answer=Answer(
-                directives=[*said],
-                waiting=False,
-                draining=False,
-                step_s=row.step_s,
-                noted=writes or insurance.is_noted(row.insurance, due),
-            ),
+        answer = Answer(
+            directives=[*said],
+            waiting=False,
+            draining=False,
+            step_s=row.step_s,
+            noted=writes or insurance.is_noted(row.insurance, due),
         )
+        found[vm] = Found(acked_seq=row.acked_seq, answer=answer)
     return found
+
+
+def drained(step_s: float | None) -> Answer:
+    """What is said to a VM in the plain case whose attempt has a notice."""
+    return Answer(directives=[], waiting=False, draining=True, step_s=step_s)
 
 
 def _insured(places: Sequence[Any]) -> Insured:

@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, update
 from sqlalchemy.orm import Session
 
 from spothop.wire import AttemptState, NoticeReport, VmState
-from spothop_master.agents import reports
+from spothop_master.agents import answers, reports
 from spothop_master.core.states import AttemptEvent, VmEvent
 from spothop_master.store import transitions
 from spothop_master.store.schema import Attempt, Place, VmRow
@@ -62,7 +62,8 @@ class Notice:
 def is_first(facts: Any) -> bool:
     """Of a VM in the plain case: nobody knows of a notice yet. Of an attempt of several VMs only
     the first one's is taken, so that no two of one attempt come together."""
-    return facts.notice_at is None and facts.node == 0
+    running = facts.state == VmState.RUNNING.value and not answers.drains(facts)
+    return bool(running and facts.notice_at is None and facts.node == 0)
 
 
 def write(session: Session, notices: Sequence[Notice]) -> None:

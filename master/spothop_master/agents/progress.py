@@ -7,10 +7,9 @@ time are written together: one statement reads what all of them need, one a tabl
 guarantees:
 
 1. A sync is answered after the commit that holds its reports, never before.
-2. Only the plain case is taken: a VM that runs, its attempt trains and is fenced in, nobody wants
-   it stopped, every report follows the last one without a gap and makes sense, no metric is too
-   many. All else is told to the caller (None), who applies it by the rules of `protocol` and
-   `reports`. Nothing is decided here.
+2. Only the plain case is taken (`answers.is_plain`), where every report follows the last one
+   without a gap and makes sense, and no metric is too many. All else is told to the caller (None),
+   who applies it by the rules of `protocol` and `reports`. Nothing is decided here.
 3. What the database refuses hurts nobody else: the batch is halved until the one is found, and that
    one is left to the caller.
 4. A lone sync waits for nobody. After a batch of several the writer rests for `rest_s`: where so
@@ -268,17 +267,12 @@ def write(
         notices.write(session, rows.notices)
         for notice in rows.notices:
             vm = notice.facts.vm
-            written[vm] = replace(written[vm], answer=_drains(written[vm].step_s))
+            written[vm] = replace(written[vm], answer=answers.drained(written[vm].step_s))
     if rows.saves:
         saved = [save.facts.vm for save in rows.saves]
         for vm, found in answers.read(session, saved, statistics, now=now, writes=True).items():
             written[vm] = replace(written[vm], answer=found.answer)
     return written
-
-
-def _drains(step_s: float | None) -> protocol.Answer:
-    """As `protocol.answer` says of an attempt that trained until its notice."""
-    return protocol.Answer(directives=[], waiting=False, draining=True, step_s=step_s)
 
 
 def _take(rows: _Rows, facts: Any, envelopes: Sequence[Envelope], now: datetime) -> Written | None:

@@ -238,7 +238,9 @@ def answer(
         waiting=place.prepared_at is not None and attempt.fenced_at is None,
         draining=attempt.state == AttemptState.DRAINING.value,
         step_s=attempt.step_s,
-        noted=writes or insurance.is_noted(_told(session, attempt), insurance_in(found)),
+        noted=writes
+        or attempt.state != AttemptState.RUNNING.value  # such a one has none, and none to note
+        or insurance.is_noted(_told(session, attempt), insurance_in(found)),
     )
 
 

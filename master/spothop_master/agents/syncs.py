@@ -183,11 +183,14 @@ class Syncs:
             return await self._look_anew(known, message.reports)
         return await lane.run(self._by_rows, known, message.reports)
 
-    def _told(self, known: VmSession, acked: int, answer: protocol.Answer) -> bytes:
+    def _told(
+        self, known: VmSession, acked: int, answer: protocol.Answer, wait_s: float = 0.0
+    ) -> bytes:
         delay_s = self._every_s
         if answer.draining:
-            delay_s = min(delay_s, DRAINING_SYNC_S)
-        return encoded(acked, encode(answer.directives), self._next_s(known.vm, delay_s))
+            delay_s, wait_s = min(delay_s, DRAINING_SYNC_S), 0.0
+        next_s = self._next_s(known.vm, delay_s, wait_s)
+        return encoded(acked, encode(answer.directives), next_s)
 
     def _within_limits(self, known: VmSession, message: SyncRequest) -> tuple[SyncRequest, float]:
         """What of the message may be taken in now, and the seconds until the VM may say more.
@@ -270,9 +273,9 @@ class Syncs:
             return None
         answer = found.answer
         self._sessions.acknowledge(known.vm, found.acked_seq)
-        self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
-        next_s = self._next_s(known.vm, self._every_s, wait_s)
-        return encoded(found.acked_seq, encode(answer.directives), next_s), answer.noted
+        if not answer.draining:
+            self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
+        return self._told(known, found.acked_seq, answer, wait_s), answer.noted
 
     def _read_plain(self, known: Sequence[VmSession]) -> dict[VmSession, answers.Found]:
         now = self._clock()
