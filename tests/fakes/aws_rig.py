@@ -44,6 +44,50 @@ def set_up(aws: Any) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName="spothop-vm", RoleName="spothop-vm")
 
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "aws"
+
+
+def policy(name: str, *, bucket: str) -> str:
+    """One of deploy/aws."""
+    return (DEPLOY / name).read_text(encoding="utf-8").replace("SPOTHOP_BUCKET", bucket)
+
+
+def grant(aws: Any, *, bucket: str, to_master: str = "master.json") -> dict[str, str]:
+    """Give the policies of deploy/aws to the roles, and to a user for the master, whose keys come
+    back as environment variables; from here on IAM decides."""
+    iam = aws.client("iam")
+    for role, name in (("spothop-vm", "vm.json"), ("spothop-fis", "fis.json")):
+        document = policy(name, bucket=bucket)
+        iam.put_role_policy(RoleName=role, PolicyName="spothop", PolicyDocument=document)
+    iam.create_user(UserName="spothop-master")
+    iam.put_user_policy(
+        UserName="spothop-master",
+        PolicyName="spothop",
+        PolicyDocument=policy(to_master, bucket=bucket),
+    )
+    made = iam.create_access_key(UserName="spothop-master")["AccessKey"]
+    aws.enforce_iam()
+    return {
+        "AWS_ACCESS_KEY_ID": made["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"],
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+
+
+def left_of(aws: Any) -> list[str]:
+    """What the account holds of VMs, disks, addresses and network interfaces, whoever's."""
+    from moto.backends import get_backend
+
+    ec2 = get_backend("ec2")["123456789012"]["us-east-1"]
+    return [
+        *(life.id for life in aws.fleet.living()),
+        *ec2.volumes,
+        *ec2.addresses,
+        *ec2.enis,
+    ]
+
+
 class AwsRig(Named):
     """EC2 in the emulator: its time goes by as the suite says."""
 

@@ -18,7 +18,7 @@ from obstore.store import S3Store
 
 from fakes.aws import Emulator
 from fakes.aws.iam import Need, allows
-from fakes.aws_rig import set_up
+from fakes.aws_rig import DEPLOY, policy, set_up
 from spothop.wire import AgentConfig, Dialect, Pool, Verdict
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import load
@@ -26,13 +26,8 @@ from spothop_master.clouds.aws.driver import AwsCloud
 from spothop_master.clouds.base import OWNER_TAG, AuthFailed, CloudVmState, LaunchSpec
 from spothop_master.core.evidence import EndCause
 
-DEPLOY = Path(__file__).parents[2] / "deploy" / "aws"
 POOL = Pool(cloud="aws", region="us-east-1", zone="us-east-1a", vm="t3.micro")
 BUCKET = "runs"
-
-
-def policy(name: str) -> str:
-    return (DEPLOY / name).read_text().replace("SPOTHOP_BUCKET", BUCKET)
 
 
 @pytest.fixture
@@ -41,7 +36,9 @@ def account(aws: Emulator) -> Emulator:
     set_up(aws)
     iam = aws.client("iam")
     for role, name in (("spothop-vm", "vm.json"), ("spothop-fis", "fis.json")):
-        iam.put_role_policy(RoleName=role, PolicyName="spothop", PolicyDocument=policy(name))
+        iam.put_role_policy(
+            RoleName=role, PolicyName="spothop", PolicyDocument=policy(name, bucket=BUCKET)
+        )
     for bucket in (BUCKET, "somebody-elses"):
         aws.client("s3").create_bucket(Bucket=bucket)
         aws.client("s3").put_object(Bucket=bucket, Key="there", Body=b"x")
@@ -52,7 +49,9 @@ def keys_of(aws: Emulator, name: str) -> dict[str, str]:
     """A user with this policy, and from here on IAM decides."""
     iam = aws.client("iam")
     iam.create_user(UserName="program")
-    iam.put_user_policy(UserName="program", PolicyName="p", PolicyDocument=policy(name))
+    iam.put_user_policy(
+        UserName="program", PolicyName="p", PolicyDocument=policy(name, bucket=BUCKET)
+    )
     made = iam.create_access_key(UserName="program")["AccessKey"]
     aws.enforce_iam()
     return {
@@ -235,9 +234,10 @@ def test_a_vm_keeps_checkpoints_in_the_bucket_and_does_nothing_else(account: Emu
 
 def test_a_vms_role_may_not_call_ec2() -> None:
     for action in ("ec2:RunInstances", "ec2:TerminateInstances", "iam:PassRole", "sts:AssumeRole"):
-        assert not allows([policy("vm.json")], Need(action=action))
+        assert not allows([policy("vm.json", bucket=BUCKET)], Need(action=action))
     assert not allows(
-        [policy("vm.json")], Need(action="s3:DeleteBucket", resource=f"arn:aws:s3:::{BUCKET}")
+        [policy("vm.json", bucket=BUCKET)],
+        Need(action="s3:DeleteBucket", resource=f"arn:aws:s3:::{BUCKET}"),
     )
 
 

@@ -14,7 +14,7 @@ import httpx
 from fakes.aws import calls, pricing
 from fakes.aws.calls import Call
 from fakes.aws.errors import AwsError, by_code
-from fakes.aws.fleet import Clock, Fleet
+from fakes.aws.fleet import ACCOUNT, Clock, Fleet
 from fakes.aws.script import Fault, Script
 
 REGION = "us-east-1"
@@ -117,6 +117,26 @@ class Emulator:
         config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"})
         made = self.session(**keys)
         return made.client(service, region_name=region, endpoint_url=self.endpoint, config=config)
+
+    def assume_role(self, role: str, *, session: str) -> Any:
+        """What STS gives for a role: credentials as its API returns them. Not counted, and not
+        asked whether IAM allows it: EC2 does this by itself for its VMs."""
+        from moto.sts.models import sts_backends
+
+        made = sts_backends[ACCOUNT]["aws"].assume_role(
+            region_name=REGION,
+            role_session_name=session,
+            role_arn=f"arn:aws:iam::{ACCOUNT}:role/{role}",
+            policy=None,
+            duration=3600,
+            external_id=None,
+        )
+        return {
+            "AccessKeyId": made.access_key_id,
+            "SecretAccessKey": made.secret_access_key,
+            "SessionToken": made.session_token,
+            "Expiration": made.expiration,
+        }
 
     def count(self, action: str = "*") -> int:
         """How many calls of this action (a pattern of fnmatch) came."""

@@ -1,0 +1,150 @@
+"""A job on AWS, from the submit to the empty account, as it would go there.
+
+The master is a real one with the keys of deploy/aws/master.json, EC2 and S3 are the emulator with
+IAM enforced, and a VM is a process tree in a network of its own that runs the user data that was
+sent: it fetches the agent, joins, trains, and reaches the bucket with the role of its instance
+profile, which only 169.254.169.254 tells. The FIS experiment and the status of the spot request
+exist in the emulator's layer only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from fakes.aws import Emulator
+from fakes.aws.hosts import Hosts
+from fakes.aws_rig import grant, left_of, set_up
+from spothop.wire import JOB_ENDED
+from support import leftovers
+from support.counter import steps_in_log
+from support.machine import MARKER, Machine
+from support.require import need_namespaces
+from support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+BUCKET = "runs"
+
+
+class AwsMachine(Machine):
+    """A master whose only cloud is the emulator, with VMs that run."""
+
+    def __init__(self, folder: Path, aws: Emulator) -> None:
+        folder.mkdir(parents=True)
+        file = folder / "aws.yaml"
+        file.write_text(
+            f"regions: [us-east-1]\nendpoint_url: {aws.endpoint}\n"
+            "vm_types: {t3.micro: {price: 0.5}}\n"
+        )
+        keys = grant(aws, bucket=BUCKET)
+        settings = {"clouds": "aws", "aws_cloud": file}
+        super().__init__(folder, settings=settings, environment=keys)
+        self.aws = aws
+        emulator = ("127.0.0.1", urlsplit(aws.endpoint).port or 0)
+        marks = {MARKER: self.run_id, leftovers.MARKER: leftovers.mark()}
+        reach = [("127.0.0.1", self.port), emulator]
+        self.hosts = Hosts(aws, folder / "vms", reach=reach, marks=marks)
+
+    def storage(self) -> dict[str, Any]:
+        """Without keys: VM and master have those of their own."""
+        options = {"endpoint": self.aws.endpoint, "allow_http": "true", "region": "us-east-1"}
+        return {"url": f"s3://{BUCKET}/jobs", "options": options}
+
+    def killed_at(self, action: str, *, after: bool) -> None:
+        """The next such call stays under way, with EC2's work still to be done or done, until the
+        master is dead."""
+        self._struck = self.aws.count(action) + 1
+        self._action = action
+        self.aws.script.stall(action, after=after)
+
+    def dies(self) -> None:
+        """Wait for that call, kill the master in its midst, and let EC2 go on."""
+        action, count = self._action, self._struck
+        until(lambda: self.aws.count(action) >= count, what=f"{action} is called")
+        self.kill()
+        self.aws.script.release()
+
+    def wait_for_nothing(self) -> None:
+        until(lambda: left_of(self.aws) == [], what="the account is empty")
+
+    def counter_on_aws(self, **more: Any) -> str:
+        pools = [{"cloud": "aws", "region": "us-east-1", "vm": "t3.micro"}]
+        return self.counter(
+            resources={"any_of": pools}, checkpoint={"storage": self.storage()}, **more
+        )
+
+
+@pytest.fixture
+def machine(aws: Emulator, tmp_path: Path) -> Iterator[AwsMachine]:
+    need_namespaces()
+    aws.clock.real = True
+    set_up(aws)
+    aws.client("s3").create_bucket(Bucket=BUCKET)
+    made = AwsMachine(tmp_path / "machine", aws)
+    with made.hosts, made:
+        try:
+            yield made
+        finally:
+            print(made.hosts.told())  # noqa: T201  pytest shows it of a test that failed
+
+
+def preempted_once(machine: AwsMachine, job: str) -> None:
+    """From the first VM's training on: interrupted, replaced, resumed, done, and nothing left."""
+    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    assert "boot: agent installed" in machine.aws.fleet.lives()[0].console
+    machine.client.preempt(job)
+    check_end(machine, job)
+
+
+def check_end(machine: AwsMachine, job: str) -> None:
+    machine.wait(job, lambda job: job.state in JOB_ENDED, what="over", over=True)
+    done = machine.job(job)
+    first, second = done.attempts
+    assert (done.state, first.reason, second.reason) == ("succeeded", "preempted", "succeeded")
+    assert (second.restored_step or 0) >= (first.step_at_notice or 0) > 0
+    numbers = steps_in_log(machine, job, 2)
+    assert numbers == list(range((second.restored_step or 0) + 1, numbers[-1] + 1))
+    machine.wait_for_nothing()
+    assert len(machine.aws.fleet.lives()) == 2, "one VM for each attempt"
+
+
+def test_a_job_is_interrupted_by_ec2_and_ends_on_another_vm(machine: AwsMachine) -> None:
+    preempted_once(machine, machine.counter_on_aws(endless=1, steps=20))
+
+
+@pytest.mark.thorough
+def test_ten_refusals_first_change_nothing_but_the_time(machine: AwsMachine) -> None:
+    script = machine.aws.script
+    script.fail("RunInstances", "InsufficientInstanceCapacity", times=6)
+    script.fail("RunInstances", "MaxSpotInstanceCountExceeded", times=2)
+    script.fail("RunInstances", "RequestLimitExceeded")
+    script.cut("RunInstances")
+    preempted_once(machine, machine.counter_on_aws(endless=1, steps=20))
+    assert machine.aws.count("RunInstances") == 12
+
+
+@pytest.mark.thorough
+def test_a_master_that_is_killed_at_its_calls_loses_and_doubles_nothing(
+    machine: AwsMachine,
+) -> None:
+    machine.killed_at("RunInstances", after=False)
+    job = machine.counter_on_aws(endless=1, steps=20)
+    machine.dies()
+    machine.start()
+    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    machine.killed_at("RunInstances", after=True)
+    machine.client.preempt(job)
+    machine.dies()
+    machine.killed_at("TerminateInstances", after=True)
+    machine.start()
+    machine.dies()
+    machine.killed_at("TerminateInstances", after=False)
+    machine.start()
+    machine.dies()
+    machine.start()
+    check_end(machine, job)
