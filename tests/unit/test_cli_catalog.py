@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fakes.cli_master import Cli, in_80_columns
+from fakes.cli_master import Cli, in_80_columns, pool_view, reply
 from spothop.catalog import table
+from spothop.wire import Pool, PoolView
 
 
 @pytest.fixture
@@ -60,6 +61,35 @@ def test_a_long_list_says_how_many_there_are_more(cli: Cli) -> None:
     assert f"{count - 50} more; --all shows them" in cli.out
     assert cli("catalog", "--cloud", "aws", "--all") == 0
     assert len(vm_types(cli)) == count
+
+
+def test_live_shows_what_the_master_offers_in_its_cheapest_zone(cli: Cli) -> None:
+    def offer(vm: str, zone: str, price: float, *, spot: bool = True) -> PoolView:
+        pool = Pool(cloud="aws", region=zone[:-1], zone=zone, vm=vm, spot=spot)
+        return pool_view().model_copy(update={"pool": pool, "price": price})
+
+    told = [
+        offer("g5.xlarge", "us-east-1a", 0.5),
+        offer("g5.xlarge", "us-east-1b", 0.4),
+        offer("g5.xlarge", "us-west-2a", 0.6),
+        offer("g5.xlarge", "us-east-1c", 0.1, spot=False),
+        offer("g5.2xlarge", "us-west-2a", 0.3),
+        offer("m5.large", "us-east-1a", 0.05),
+    ]
+    cli.master.scripted["GET /pools"] = reply(told)
+    assert cli("catalog", "--gpu", "A10G", "--live") == 0
+    assert [line.split() for line in cli.out.splitlines()[1:3]] == [
+        ["aws/g5.2xlarge", "1", "A10G", "24GB", "8", "32", "0.3", "0.4", "us-west-2a"],
+        ["aws/g5.xlarge", "1", "A10G", "24GB", "4", "16", "0.4", "0.4", "us-east-1b"],
+    ]
+    assert cli("catalog", "--gpu", "A10G", "--live", "--region", "us-west-2", "--json") == 0
+    found = json.loads(cli.out)
+    assert [(each["vm"], each["offer"]["price"]) for each in found] == [
+        ("g5.2xlarge", 0.3),
+        ("g5.xlarge", 0.6),
+    ]
+    assert cli("catalog", "--gpu", "H100", "--live") == 0
+    assert cli.out == "the master's clouds offer no such VM type as spot now\n"
 
 
 def test_json_has_all_facts(cli: Cli) -> None:

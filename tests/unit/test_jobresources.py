@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,18 @@ def placed(resources: dict[str, Any]) -> list[str]:
     asked = requirements_of(spec(resources))
     choices = order(OFFERS, asked, shapes=known, avoid_s=120, now=NOW)
     return [f"{choice.pool.cloud}/{choice.pool.vm}" for choice in choices]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(EXAMPLES.glob("*/*.yaml")), ids=lambda file: file.parent.name
+)
+def test_the_job_files_of_the_examples_are_taken(file: Path) -> None:
+    for choice in jobfile.load(file).resources.choices():
+        needs = choice.needs()
+        assert not needs or table.packaged().matching(needs, cloud=choice.cloud)
 
 
 def test_a_job_is_placed_on_the_cheapest_vm_type_that_has_what_it_asks_for() -> None:

@@ -21,6 +21,7 @@ from spothop.catalog.needs import (
 from spothop.catalog.table import BadCatalogue, Catalogue, VmType, read, unknown_gpu
 from spothop.cli.text import print_table, print_text
 from spothop.durations import NOTHING
+from spothop.wire import PoolView
 
 SHOWN = 50
 """VM types, without --all."""
@@ -119,6 +120,55 @@ def vm_types(
         print_text(console, f"{len(types) - len(shown)} more; --all shows them")
     where = f"in {region}" if region else "in the cheapest region whose price is known"
     print_text(console, f"USD/H: on demand, {where}; {NOTHING} where no source tells it")
+
+
+def offered(
+    types: Sequence[VmType], pools: Sequence[PoolView], *, region: str | None
+) -> list[tuple[VmType, PoolView]]:
+    """Of these VM types those that the master's clouds offer as spot now, each with its cheapest
+    pool, by that price."""
+    best: dict[tuple[str, str], PoolView] = {}
+    for each in pools:
+        key, known = (each.pool.cloud, each.pool.vm), best.get((each.pool.cloud, each.pool.vm))
+        if (
+            each.pool.spot
+            and region in (None, each.pool.region)
+            and (known is None or each.price < known.price)
+        ):
+            best[key] = each
+    found = [(each, best[each.cloud, each.vm]) for each in types if (each.cloud, each.vm) in best]
+    return sorted(found, key=lambda pair: (pair[1].price, str(pair[1].pool)))
+
+
+def offers(console: Console, found: Sequence[tuple[VmType, PoolView]]) -> None:
+    if not found:
+        print_text(console, "the master's clouds offer no such VM type as spot now")
+        return
+    columns: tuple[str, ...] = ("VM TYPE", "GPU", "CPUS", "GIB", "SPOT", "ON DEMAND", "ZONE")
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{each.cloud}/{each.vm}",
+            each.shape.gpu_text,
+            f"{each.shape.cpus:g}",
+            f"{each.shape.memory_gib:g}",
+            _usd(pool.price),
+            _usd(pool.on_demand_price),
+            pool.pool.zone,
+        )
+        for each, pool in found
+    ]
+    if not any(each.shape.gpus for each, _ in found):
+        columns, rows = _without(1, columns, rows)
+    figures = ("CPUS", "GIB", "SPOT", "ON DEMAND")
+    print_table(console, columns, rows, right=figures, under=("ZONE",))
+    print_text(console, "USD an hour, in the cheapest zone now, as the master's clouds say")
+
+
+def offers_json(found: Sequence[tuple[VmType, PoolView]]) -> list[dict[str, Any]]:
+    return [
+        {**facts, "offer": pool.model_dump(mode="json")}
+        for facts, (_, pool) in zip(as_json([each for each, _ in found]), found, strict=True)
+    ]
 
 
 def as_json(types: Sequence[VmType]) -> list[dict[str, Any]]:

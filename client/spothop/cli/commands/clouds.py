@@ -52,27 +52,38 @@ def catalog(
         Path | None,
         typer.Option(metavar="FILE", help="Lay this file of VM types over the packaged ones."),
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Only what the master's clouds offer, at its spot price now."),
+    ] = False,
     all_: Annotated[bool, typer.Option("--all", "-a", help="Every one.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List VM types: GPUs, CPUs, memory, on-demand prices. Asks no master.
+    """List VM types: GPUs, CPUs, memory, on-demand prices.
 
-    Without a filter it lists the kinds of GPU. What the master's clouds offer,
-    at which price now, is in `spothop pools`.
+    Without a filter it lists the kinds of GPU. Asks no master, unless --live is given.
 
     Example: spothop catalog --gpu A100:8 --cloud aws
     """
     from spothop.cli import catalog as view
 
     known = view.catalogue(file)
-    console = session_of(context).console()
+    session = session_of(context)
+    console = session.console()
     filtered = bool(gpu or cloud or region or cpus or memory or all_)
     found = known.matching(
         view.needs(known, gpu or [], cpus, memory),
         cloud=view.known_cloud(known, cloud) if cloud is not None else None,
-        region=region,
+        region=region if not live else None,
     )
-    if as_json:
+    if live:
+        with session.client() as client:
+            offered = view.offered(found, client.pools(), region=region)
+        if as_json:
+            print_json(view.offers_json(offered))
+        else:
+            view.offers(console, offered)
+    elif as_json:
         print_json(view.as_json(found))
     elif filtered:
         view.vm_types(console, found, region=region, every=all_)
