@@ -78,14 +78,14 @@ class Notifier:
         with self._lock:
             return self._count
 
-    async def wait(self, topics: Sequence[Topic], *, since: int, at_most_s: float) -> None:
+    async def wait(self, topics: Sequence[Topic], *, since: int, at_most_s: float) -> bool:
         """Until one of them is told, or was after `since`; no longer than `at_most_s` or
-        `fallback_s`."""
+        `fallback_s`. Whether one was told."""
         waiter = _Waiter()
         with self._lock:
             newest = max(self._told.get(topic, self._forgotten) for topic in topics)
             if newest > since:
-                return
+                return True
             for topic in topics:
                 self._waiting.setdefault(topic, set()).add(waiter)
         try:
@@ -97,6 +97,7 @@ class Notifier:
                     self._waiting[topic].discard(waiter)
                     if not self._waiting[topic]:
                         del self._waiting[topic]
+        return waiter.woken.is_set()
 
     def _wake(self, waiters: Iterable[_Waiter]) -> None:
         for waiter in [*waiters]:
