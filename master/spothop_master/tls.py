@@ -5,9 +5,11 @@ certificate (`CaUsedAsEndEntity`), so one that signs itself would do for some cl
 trusts the authority, which VMs get with their user data, is not touched when the leaf is renewed.
 
     <home>/tls/ca.pem, ca.key    10 years; the key signs leaves and nothing else
-    <home>/tls/leaf.pem          90 days, renewed 30 days before its end, and when the names of the
-                                 master change; its key, itself and the authority in one file, so
-                                 that a crash leaves no two that do not fit
+    <home>/tls/leaf.pem          90 days, renewed 30 days before its end, and when the master has
+                                 a new name; its key, itself and the authority in one file, so that
+                                 a crash leaves no two that do not fit
+
+A leaf keeps the names that the one before had: VMs go on at the address that they were told.
 
 Keys are readable by their user alone. EC keys (P-256), which keep the PEM of the authority below
 600 bytes: it travels in user data, of which AWS takes 16 KiB.
@@ -32,6 +34,7 @@ from spothop_master.home import publish
 CA_LIFE = timedelta(days=3653)
 LEAF_LIFE = timedelta(days=90)
 RENEW_BEFORE = timedelta(days=30)
+MOST_NAMES = 20
 SKEW = timedelta(hours=1)
 """Certificates count from so long ago: clocks of new VMs may be behind."""
 
@@ -66,8 +69,11 @@ def ensure(folder: Path, names: Collection[str], *, now: datetime) -> Certificat
             _make_authority(ca_pem, ca_key, now=now)
         authority = x509.load_pem_x509_certificate(ca_pem.read_bytes())
         chain = folder / "leaf.pem"
-        if not chain.exists() or _is_due(chain, authority, names, now=now):
-            _make_leaf(chain, authority, _load_key(ca_key), names, now=now)
+        earlier = _alternatives_of(chain) if chain.exists() else []
+        wanted = [_alternative(name) for name in names]
+        if not {*wanted} <= {*earlier} or _is_due(chain, authority, now=now):
+            known = [*dict.fromkeys([*wanted, *earlier])][:MOST_NAMES]
+            _make_leaf(chain, authority, _load_key(ca_key), known, now=now)
         leaf = x509.load_pem_x509_certificate(chain.read_bytes())
         text = ca_pem.read_text("ascii")
     except (OSError, ValueError, TypeError) as error:
@@ -78,17 +84,18 @@ def ensure(folder: Path, names: Collection[str], *, now: datetime) -> Certificat
     return Certificates(ca_pem=text, chain=chain, not_after=leaf.not_valid_after_utc)
 
 
-def _is_due(
-    chain: Path, authority: x509.Certificate, names: Collection[str], *, now: datetime
-) -> bool:
+def _is_due(chain: Path, authority: x509.Certificate, *, now: datetime) -> bool:
     leaf = x509.load_pem_x509_certificate(chain.read_bytes())
-    alternatives = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return (
         now > leaf.not_valid_after_utc - RENEW_BEFORE
         or now < leaf.not_valid_before_utc
         or leaf.issuer != authority.subject
-        or {*alternatives} != {*_alternatives(names)}
     )
+
+
+def _alternatives_of(chain: Path) -> list[x509.GeneralName]:
+    leaf = x509.load_pem_x509_certificate(chain.read_bytes())
+    return [*leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
 
 
 def _make_authority(pem: Path, key_path: Path, *, now: datetime) -> None:
@@ -110,7 +117,7 @@ def _make_leaf(
     chain: Path,
     authority: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
-    names: Collection[str],
+    names: Collection[x509.GeneralName],
     *,
     now: datetime,
 ) -> None:
@@ -130,7 +137,7 @@ def _make_leaf(
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(server, critical=False)
-        .add_extension(x509.SubjectAlternativeName(_alternatives(names)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(issuer, critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -176,10 +183,6 @@ def _usage(**named: bool) -> x509.KeyUsage:
 
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _alternatives(names: Collection[str]) -> list[x509.GeneralName]:
-    return [_alternative(name) for name in names]
 
 
 def _alternative(name: str) -> x509.GeneralName:

@@ -99,6 +99,20 @@ def test_the_leaf_is_renewed_in_time_and_the_authority_stays(
     assert after.ca_pem == before.ca_pem
 
 
+def test_vms_that_know_the_master_by_another_name_are_not_cut_off(tmp_path: Path) -> None:
+    tls.ensure(tmp_path, NAMES, now=NOW)
+    for number in range(tls.MOST_NAMES):
+        tls.ensure(tmp_path, [f"{number}.example"], now=NOW)
+        if number == 0:
+            later = tls.ensure(tmp_path, ["0.example"], now=NOW + timedelta(days=80))
+            leaf = x509.load_pem_x509_certificate(later.chain.read_bytes())
+            found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            assert found.get_values_for_type(x509.DNSName)[:2] == ["0.example", "master.example"]
+    last = x509.load_pem_x509_certificate((tmp_path / "leaf.pem").read_bytes())
+    names = last.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert len([*names]) == tls.MOST_NAMES  # not for ever
+
+
 def test_a_new_authority_has_a_new_leaf(tmp_path: Path) -> None:
     before = tls.ensure(tmp_path, NAMES, now=NOW)
     (tmp_path / "ca.pem").unlink()
