@@ -178,7 +178,9 @@ def create_app(
     )
     routers = (*machines, pages)
     for router in routers:
-        app.include_router(router.router)
+        # as they are: `include_router` builds each a second time, in case it is given a prefix, and
+        # at the first request, which then waits for that
+        app.router.routes.extend(router.router.routes)
     app.mount("/static", pages.static)
     openapi.describe(app, taken=agent.TAKEN, version=version("spothop"))
     for kind in (ApiError, RequestValidationError, HTTPException):
