@@ -21,7 +21,7 @@ from spothop_master.security import Role
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
-from support.database import write_migrated
+from support.database import share_compiled, write_migrated
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class HttpMaster:
             ca=ca,
         )
         self.services: Services = self.app.state.services
+        share_compiled(self.services.db)
 
     def __enter__(self) -> HttpMaster:
         self._loop = asyncio.new_event_loop()
