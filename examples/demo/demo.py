@@ -59,6 +59,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--short", action="store_true", help="preempt once in each of three ways")
     parser.add_argument("--seed", type=int, default=7, help="moments of the preemptions")
+    parser.add_argument("--train", default="", help="further options of examples/gpt/train.py")
     parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
     parser.add_argument("--home", type=Path, default=Path(".demo"), help="kept after the run")
     parser.add_argument(
@@ -67,10 +68,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def submit_both(client: Client, steps: int) -> dict[str, str]:
+def submit_both(client: Client, steps: int, options: str) -> dict[str, str]:
     """Submit `examples/gpt` twice, on spot and on demand; returns title -> job id."""
     spec = jobfile.load(GPT / "spothop.yaml").as_mapping()
-    spec["run"] = f"python train.py --steps {steps}"
+    spec["run"] = f"python train.py --steps {steps} {options}".rstrip()
     with tempfile.TemporaryDirectory() as folder:
         packed = bundle.pack(GPT, Path(folder) / "bundle.tar.gz")
         code = client.upload_bundle(packed)
@@ -120,7 +121,7 @@ def train(
     console: Console, client: Client, machine: Machine, plan: Plan, args: argparse.Namespace
 ) -> Outcome:
     """Run both jobs to their ends and compute the report; cut short, tell what is known by then."""
-    jobs = submit_both(client, args.steps)
+    jobs = submit_both(client, args.steps, args.train)
     with Screen(console, steps=args.steps) as screen:
         runner = DemoRunner(
             *(client, jobs, screen, plan),
@@ -188,7 +189,7 @@ def fit(console: Console, args: argparse.Namespace, plan: Plan) -> Pace:
     pace = QUIET
     if args.steps is None:
         console.print("measuring how fast this machine trains, for some seconds ...")
-        pace = measure()
+        pace = measure(args.train)
         args.steps = pace.steps(short=args.short)
         console.print(
             f"a start takes {pace.start_s:.1f} s, a step {pace.step_s * 1000:.0f} ms: "

@@ -10,6 +10,7 @@ it prints the seconds that a step took.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -86,13 +87,14 @@ def in_words(seconds: float) -> str:
     return f"about {minutes} minutes" if minutes > 1 else "about a minute"
 
 
-def measure() -> Pace:
-    """Train a few steps in two processes at once. Raises CannotMeasure."""
+def measure(options: str) -> Pace:
+    """Train a few steps in two processes at once, with these options of `train.py`. Raises
+    CannotMeasure."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPOTHOP_")}
     began = time.monotonic()
     running = [
         subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *shlex.split(options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

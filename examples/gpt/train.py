@@ -45,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus-mb", type=float, default=4.0, help="text to learn, at most")
+    parser.add_argument("--pause-ms", type=float, default=0, help="rest in each step, for tests")
     return parser.parse_args()
 
 
@@ -146,6 +147,7 @@ def main() -> None:
         batch = trainer.batch()
         with sp.step_context():  # spothop
             loss = trainer.train(batch)
+            time.sleep(args.pause_ms / 1000)
         sp.log(loss=loss)  # spothop
         step = trainer.step
         if step % args.log_every == 0:

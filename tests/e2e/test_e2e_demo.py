@@ -19,6 +19,9 @@ from support.require import need_torch
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo"
+SMALL = "--batch 2 --context 16 --width 32 --layers 1 --heads 2 --corpus-mb 0.5 --pause-ms 60"
+"""A GPT that takes a core a tenth of the time, and as long for a step: what happens to its VMs must
+find it training."""
 KEYS = {
     *("preemptions", "noticed", "steps_recomputed_noticed", "steps_recomputed_unnoticed"),
     *("notice_to_commit_s", "kill_to_step_s", "effective_training_time", "saving"),
@@ -63,7 +66,7 @@ def hangups() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "preemptions", "noticed"),
     [
-        pytest.param(["--short", "--steps", "200"], 3, 1, id="short"),
+        pytest.param(["--short", "--steps", "400", "--train", SMALL], 3, 1, id="short"),
         pytest.param([], 6, 3, id="whole", marks=pytest.mark.thorough),
     ],
 )
@@ -84,7 +87,7 @@ def test_the_demo_keeps_its_promises(
 
 
 def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
-    with demo(folder, "--steps", "600") as process:
+    with demo(folder, "--steps", "1000", "--train", SMALL) as process:
         assert process.stdout is not None
         guard = threading.Timer(600, process.kill)
         guard.start()
