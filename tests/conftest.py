@@ -111,6 +111,8 @@ _LEFT = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(trylast=True)  # fixtures of the session end their processes before
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if warm := sys.modules.get("support.warm_master"):
+        warm.close()
     config = session.config
     left = config.stash.setdefault(_LEFT, [])
     # Its folder as far as there is one, and not made for this.

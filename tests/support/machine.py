@@ -11,8 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,6 +31,7 @@ from support import leftovers
 from support.database import write_migrated
 from support.leftovers import LEFTOVERS_S, carrying
 from support.waiting import POLL_S, WITHIN_S, Waited, until
+from support.warm_master import WarmMaster
 
 T = TypeVar("T")
 
@@ -96,7 +95,7 @@ class Machine:
         self.run_id = f"{os.getpid()}-{time.monotonic_ns()}"
         self._settings = {**FAST, **(settings or {})}
         self._environment = dict(environment or {})
-        self._master: subprocess.Popen[bytes] | None = None
+        self._master: WarmMaster | None = None
         self._client: Client | None = None
         self._jobs: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -142,18 +141,12 @@ class Machine:
 
     def start(self) -> None:
         """Start the master, again or for the first time, and wait until it answers."""
-        with self.master_log.open("ab") as log:
-            self._master = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "spothop_master", "--port", str(self.port)),
-                    *("--home", str(self.home), "--local-cloud", str(self.cloud_file)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=self.environment(),
-            )
+        arguments = ["--port", str(self.port), "--home", str(self.home)]
+        self._master = WarmMaster(
+            [*arguments, "--local-cloud", str(self.cloud_file)],
+            env=self.environment(),
+            log=self.master_log,
+        )
         until(self._answers, what="the master answers", details=self._master_tail)
         self._client = Client(self.url, self.token)
 
