@@ -13,11 +13,12 @@ nothing here may import them at its top but what `server` imports in its turn.
 From moto as it is: S3, IAM, STS, security groups, VPCs, types and offerings, volumes, tags,
 CloudFormation. Only in the layer, so that a real account may differ in what is not documented: spot
 requests and their statuses, prices, console output, FIS evictions, quotas, image parameters, the
-life of a VM over time, client tokens.
+life of a VM over time, client tokens, resources and conditions in IAM.
 
-Modules: `server` (the WSGI layer), `pricing` (the Price List), `calls` (a request as the layer sees
-it), `wire` (checks it against botocore's model), `script` (what goes wrong), `fleet` (the lives of
-VMs), `ec2`, `others` (moto's classes with methods of ours), `errors`.
+Modules: `server` (the WSGI layer), `calls` (a request as the layer sees it), `wire` (checks it
+against botocore's model), `script` (what goes wrong), `fleet` (the lives of VMs), `ec2`, `others`
+(moto's classes with methods of ours), `iam`, `enforced` (who may do what), `errors`; `hosts` and
+`vm` let the VMs really run.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fakes.aws.fleet import Life
+from fakes.aws.fleet import Life, moment
 from fakes.aws.server import Emulator
 
 PROGRAM = Path(__file__).with_name("vm.py")
@@ -94,6 +94,9 @@ class Hosts:
         folder = self._folder / life.id
         if life.noticed_at is not None and life.noticed_at <= self._aws.clock():
             _write(folder / "notice.json", json.dumps({"deadline": life.interrupted_at}))
+        if life.rebalance_at is not None:
+            since = f"{moment(life.rebalance_at):%Y-%m-%dT%H:%M:%SZ}"
+            _write(folder / "rebalance.json", json.dumps({"noticeTime": since}))
         with suppress(FileNotFoundError):
             life.console = (folder / "disk" / "boot.log").read_text(errors="replace")
         if (folder / "disk" / "off").exists():

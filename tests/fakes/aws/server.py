@@ -35,6 +35,7 @@ class Emulator:
             def log(self, *args: Any, **kwargs: Any) -> None:
                 """Not a line for each request."""
 
+        self._were = settings.ENABLE_AMI_VALIDATION, settings.ec2_load_default_amis
         settings.ENABLE_AMI_VALIDATION = True
         # 1,300 images, made anew at each reset; we have those that others.LayeredSsm names.
         settings.ec2_load_default_amis = lambda: False
@@ -69,10 +70,13 @@ class Emulator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        from moto import settings
+
         self.script.release()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        settings.ENABLE_AMI_VALIDATION, settings.ec2_load_default_amis = self._were
 
     def enforce_iam(self) -> None:
         """From now on calls need valid keys, and policies that allow them; `reset` ends it."""

@@ -3,7 +3,8 @@
 Process 1 of namespaces of its own, as in the local cloud: a network in which the metadata service
 is at 169.254.169.254 and nothing is reached but the addresses in `reach`, process ids of its own,
 and /var/lib in memory, with the agent's folder on the VM's disk. It runs the very user data that
-was sent. `folder/vm.json` says what it is, `folder/notice.json` appears with the interruption.
+was sent. `FOLDER/vm.json` says what it is; `rebalance.json` and `notice.json` appear beside it when
+EC2 recommends to leave the VM, and when it is about to take it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spothop_master.clouds.local.metadata.http import MetadataService
 
 METADATA = ("169.254.169.254", 80)
 CREDENTIALS = META + "iam/security-credentials/"
+REBALANCE = META + "events/recommendations/rebalance"
 BOOT = """\
 mount -t tmpfs none /var/lib && mkdir /var/lib/spothop &&
 mount --bind "$VM_DISK" /var/lib/spothop && exec /bin/sh "$VM_USER_DATA"
@@ -39,11 +41,15 @@ class WithRole(Aws):
     def __init__(self, *, seed: str, role: str, credentials: dict[str, str]) -> None:
         super().__init__(seed=seed)
         self._role, self._credentials = role, credentials
+        self.rebalance: dict[str, str] | None = None
+        """What is recommended; None: nothing."""
 
     def respond(self, request: Request, machine: Machine, *, now: float, waited: bool) -> Response:
         answer = super().respond(request, machine, now=now, waited=waited)
         if answer.status != 404:  # 401 without a session
             return answer
+        if request.path == REBALANCE and self.rebalance is not None:
+            return document(200, self.rebalance)
         if request.path == CREDENTIALS:
             return text(200, self._role)
         if request.path == CREDENTIALS + self._role:
@@ -63,14 +69,16 @@ async def run(folder: Path, told: dict[str, Any], listeners: Any, orders: Any) -
     )
     service = MetadataService(dialect, machine, acknowledged=lambda event: None)
     targets = [None, *map(tuple, told["reach"])]
-    for listener, target in zip(listeners, targets, strict=True):
-        if target is None:
-            await service.listen(listener)
-        else:
-            await forward(listener, *target)
+    servers = [  # kept: a server that is collected drops its connections
+        await (service.listen(listener) if target is None else forward(listener, *target))
+        for listener, target in zip(listeners, targets, strict=True)
+    ]
     orders.start_agent()
-    notice, announced = folder / "notice.json", False
-    while True:
+    notice, rebalance = folder / "notice.json", folder / "rebalance.json"
+    announced = False
+    while servers:
+        if rebalance.exists() and dialect.rebalance is None:
+            dialect.rebalance = json.loads(rebalance.read_text())
         if notice.exists() and not announced:
             announced = True
             deadline = json.loads(notice.read_text())["deadline"]
