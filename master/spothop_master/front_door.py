@@ -27,10 +27,12 @@ import asyncio
 import ipaddress
 import resource
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -107,6 +109,10 @@ def too_slow(connection: Connection, limits: Limits, now: float) -> bool:
     return connection.doing is Doing.RESTING and waited_s > rest_s
 
 
+_Strangers: TypeAlias = "OrderedDict[Connection, None]"
+"""Taken from its beginning, which costs a plain dict what was deleted there before."""
+
+
 class FrontDoor:
     """For one thread: the event loop's. Only `trusted` and `who` of a connection may be set by
     others."""
@@ -115,14 +121,14 @@ class FrontDoor:
         self.limits = limits
         self.clock = clock
         self.inside: dict[Connection, None] = {}
-        self._strangers: dict[Connection, None] = {}  # oldest first; some are trusted by now
-        self._of_address: dict[str, dict[Connection, None]] = {}
+        self._strangers: _Strangers = OrderedDict()  # oldest first; some are trusted by now
+        self._of_address: dict[str, _Strangers] = {}
 
     def enter(self, connection: Connection) -> None:
         """A new connection, which may have to go at once."""
         self.inside[connection] = None
         self._strangers[connection] = None
-        of_address = self._of_address.setdefault(connection.address, {})
+        of_address = self._of_address.setdefault(connection.address, OrderedDict())
         of_address[connection] = None
         limits = self.limits
         if not _is_own(connection.address):
@@ -139,10 +145,11 @@ class FrontDoor:
         """It is closed; harmless to say twice."""
         self.inside.pop(connection, None)
         self._strangers.pop(connection, None)
-        of_address = self._of_address.get(connection.address, {})
-        of_address.pop(connection, None)
-        if not of_address:
-            self._of_address.pop(connection.address, None)
+        of_address = self._of_address.get(connection.address)
+        if of_address is not None:
+            of_address.pop(connection, None)
+            if not of_address:
+                del self._of_address[connection.address]
 
     def look(self) -> None:
         """Drop what is too slow: to be called every second or so."""
@@ -162,13 +169,21 @@ class FrontDoor:
         resting = [c for c in most[:-fair] if c.doing is not Doing.WORKING]
         return resting[:fair]
 
-    def _make_room(self, strangers: dict[Connection, None], most: int) -> None:
-        if len(strangers) <= most:
-            return
-        for connection in [c for c in strangers if c.trusted]:
-            strangers.pop(connection)
-        while len(strangers) > most:
-            self._drop(_idlest(strangers) or next(reversed(strangers)))
+    def _make_room(self, strangers: _Strangers, most: int) -> None:
+        """Of those whom we owe no answer the first that came goes. Those whom we do go to the end
+        of the queue, so that nobody looks at them again for each newcomer of a crowd."""
+        for _ in range(len(strangers)):
+            if len(strangers) <= most:
+                return
+            connection = next(iter(strangers))
+            if connection.trusted:
+                del strangers[connection]
+            elif connection.doing is Doing.WORKING:
+                strangers.move_to_end(connection)
+            else:
+                self._drop(connection)
+        if len(strangers) > most:  # we owe each of them an answer
+            self._drop(next(reversed(strangers)))
 
     def _drop(self, connection: Connection) -> None:
         self.leave(connection)
@@ -183,6 +198,7 @@ def _idlest(strangers: dict[Connection, None]) -> Connection | None:
     )
 
 
+@lru_cache(maxsize=1024)
 def _is_own(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback
