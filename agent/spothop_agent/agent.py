@@ -152,6 +152,8 @@ class Agent:
         if self._state.now.over:
             return OK
         self._link.use_session(self._state.now.session)
+        if (heard_at := self._state.now.heard_at) is not None:  # the VM may have been restarted
+            self._link.heard_at = min(heard_at, self._link.heard_at)
         self._begin()
         await self._work()
         return OK if self._alone is None else ALONE
@@ -291,6 +293,9 @@ class Agent:
             )
             if self._alone is not None:
                 return
+            noted = self._state.now.heard_at
+            if noted is None or self._link.heard_at - noted >= dead_man.NOTE_S:
+                self._state.set(heard_at=self._link.heard_at)
             await asyncio.sleep(dead_man.LOOK_S)
 
     async def _end_alone(self, why: str) -> None:

@@ -14,6 +14,9 @@ LATE_S = 600.0
 """After the job's end: until then its master ends it."""
 LOOK_S = 10.0
 """How often it is looked at."""
+NOTE_S = 600.0
+"""How often it is written down when the master last answered: an agent that is started again
+counts on."""
 SAVE_S = 3600.0
 """For the last save and all that is left to upload."""
 

@@ -148,6 +148,8 @@ class State(BaseModel):
     """The kernel's counter when the process started."""
     notice: NoticeSeen | None = None
     """The newest notice; it belongs to the VM and outlives an attempt."""
+    heard_at: float | None = None
+    """When the master last answered, some minutes old at most, in seconds of CLOCK_BOOTTIME."""
     ends_at: float | None = None
     """When the job is to be over, in seconds of CLOCK_BOOTTIME."""
     over: bool = False
@@ -222,6 +224,7 @@ class StateFile:
                 assignment=assignment,
                 may_fence=assignment.fence_now,
                 notice=now.notice,
+                heard_at=now.heard_at,
                 ends_at=ends_at,
             )
         )

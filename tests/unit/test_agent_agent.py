@@ -43,6 +43,9 @@ from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.state import Phase, State, StateFile
 from spothop_agent.watch import Notice
 
+AWAY_S = 90.0
+"""Without its master a VM that `counts` ends itself after so long."""
+
 
 class VmHarness:
     """One VM: its disk, its training process and its cloud outlive the agents started on it."""
@@ -57,7 +60,6 @@ class VmHarness:
             vm=VM,
             dialect=Dialect.AZURE,
             directory=str(root / "vm"),
-            away_s=1800.0,
         )
         self.paths = AgentPaths(root / "vm")
         self.announced: asyncio.Queue[Notice] = asyncio.Queue()
@@ -66,6 +68,11 @@ class VmHarness:
         self.stores: list[tuple[int, bool, ScriptedStore]] = []
         """Attempt, whether the store may be new, and the store."""
         self.processes: dict[Path, ScriptedProcess] = {}
+
+    def counts(self) -> VmHarness:
+        """It ends itself when its master is away for AWAY_S."""
+        self.config = self.config.model_copy(update={"away_s": AWAY_S})
+        return self
 
     def agent(self) -> Agent:
         """One that is started now."""
@@ -228,14 +235,14 @@ def test_sigterm_leaves_the_process_alone(tmp_path: Path) -> None:
 
 def test_a_vm_without_a_master_saves_and_ends_itself(tmp_path: Path) -> None:
     async def scenario() -> None:
-        vm = VmHarness(tmp_path, hang_after_s=0.0)
+        vm = VmHarness(tmp_path).counts()
         running = await vm.training(vm.agent())
         left = asyncio.get_running_loop().time()
         vm.master.away = True
-        await asyncio.sleep(1500.0)
+        await asyncio.sleep(AWAY_S - 30.0)
         assert vm.state().stop is None
         await until(lambda: vm.state().stop)
-        assert asyncio.get_running_loop().time() - left == pytest.approx(1800.0, abs=30.0)
+        assert asyncio.get_running_loop().time() - left == pytest.approx(AWAY_S, abs=20.0)
         await until(lambda: any(said["t"] == "save" for said in vm.process().heard()))
         vm.process().hand_over(2)
         await asyncio.sleep(1.0)
@@ -245,33 +252,56 @@ def test_a_vm_without_a_master_saves_and_ends_itself(tmp_path: Path) -> None:
         assert vm.state().over
         assert await vm.agent().run() == 0  # started again it does nothing more
 
-    play(scenario, limit_s=10_000.0)
+    play(scenario)
+
+
+def test_an_agent_that_is_started_again_counts_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path).counts()
+        agent = vm.agent()
+        running = await vm.training(agent)
+        vm.master.away = True
+        left = asyncio.get_running_loop().time()
+        await asyncio.sleep(AWAY_S / 2)
+        agent.leave.set()
+        await running
+        again = asyncio.create_task(vm.agent().run())
+        await until(lambda: vm.state().stop)
+        assert asyncio.get_running_loop().time() - left == pytest.approx(AWAY_S, abs=20.0)
+        vm.process().end(OK)
+        assert await again == ALONE
+
+    play(scenario)
 
 
 def test_a_master_that_is_away_for_less_ends_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
-        vm = VmHarness(tmp_path, hang_after_s=0.0)
+        vm = VmHarness(tmp_path).counts()
         running = await vm.training(vm.agent())
-        for _ in range(3):
+        for _ in range(2):
             vm.master.away = True
-            await asyncio.sleep(1500.0)
+            await asyncio.sleep(AWAY_S - 30.0)
             vm.master.away = False
-            await asyncio.sleep(60.0)
+            await asyncio.sleep(30.0)
         assert vm.state().stop is None
         vm.direct(ReleaseDirective())
         assert await running == 0
 
-    play(scenario, limit_s=10_000.0)
+    play(scenario)
 
 
-def test_a_job_that_should_be_over_ends_its_vm_though_the_master_answers(tmp_path: Path) -> None:
+def test_a_job_that_should_be_over_ends_its_vm_though_the_master_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_man, "LATE_S", 30.0)
+
     async def scenario() -> None:
-        vm = VmHarness(tmp_path, ends_in_s=300.0, hang_after_s=0.0)
+        vm = VmHarness(tmp_path, ends_in_s=10.0)
         began = asyncio.get_running_loop().time()
         running = await vm.training(vm.agent())
         await until(lambda: vm.state().stop)
         waited_s = asyncio.get_running_loop().time() - began
-        assert waited_s == pytest.approx(300.0 + dead_man.LATE_S, abs=30.0)
+        assert waited_s == pytest.approx(10.0 + dead_man.LATE_S, abs=20.0)
         vm.process().end(OK)
         assert await running == ALONE
 
@@ -280,10 +310,10 @@ def test_a_job_that_should_be_over_ends_its_vm_though_the_master_answers(tmp_pat
 
 def test_a_vm_that_never_finds_its_master_ends_itself(tmp_path: Path) -> None:
     async def scenario() -> None:
-        vm = VmHarness(tmp_path)
+        vm = VmHarness(tmp_path).counts()
         vm.master.away = True
         assert await vm.agent().run() == ALONE
-        assert asyncio.get_running_loop().time() == pytest.approx(START_S + 1800.0, abs=30.0)
+        assert asyncio.get_running_loop().time() == pytest.approx(START_S + AWAY_S, abs=20.0)
 
     play(scenario)
 
