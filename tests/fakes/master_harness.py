@@ -112,7 +112,7 @@ class MasterHarness:
         self.repeat_after_s: tuple[float, ...] = ()
         """After an unclear answer to a launch; not at all unless a test is about it."""
         self.slept: list[float] = []
-        self.booting: Booting | None = None
+        self.booting = Booting(join_token=lambda vm: f"join-{vm}", zips=dict)
         """What VMs that boot an image are given; set it before `restart`."""
         self.chains: dict[str, FakeChain] = defaultdict(FakeChain)
         self.agents: dict[str, ScriptedAgent] = {}

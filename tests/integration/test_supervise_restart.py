@@ -61,6 +61,21 @@ def test_killed_while_launching_the_first_vm(harness: MasterHarness, point: str)
     assert harness.job().state == "running"
 
 
+@pytest.mark.parametrize("point", ["vm_row_committed", "after_launch"])
+def test_a_launch_that_nobody_knows_of_is_asked_for_again_at_once(
+    harness: MasterHarness, point: str
+) -> None:
+    """The listing would tell after minutes."""
+    harness.cloud.hidden_s = harness.cloud.settle_s = 120
+    harness.submit()
+    die(harness, point, harness.look)
+    harness.tick()
+    (vm,) = harness.vms()
+    assert vm.state == "booting"
+    assert len(harness.cloud.machines) == 1
+    assert harness.join().attempt == 1
+
+
 @pytest.mark.parametrize("point", ["after_launch", "after_apply"])
 def test_a_launch_that_the_cloud_has_is_not_repeated(harness: MasterHarness, point: str) -> None:
     harness.submit()

@@ -262,15 +262,26 @@ def test_a_termination_under_way_is_asked_for_once(harness: MasterHarness) -> No
 
 
 @pytest.mark.parametrize("wait_s", [1, 30])
-def test_a_master_that_is_killed_before_a_call_launches_anew(
+def test_a_master_that_is_killed_before_a_call_makes_it_later(
     harness: MasterHarness, wait_s: int
 ) -> None:
-    waiting(harness)
+    later = waiting(harness)
+    later.given.clear()
     harness.clock.advance(wait_s)
     harness.restart()
     go_on(harness, 3)
-    assert [vm.state for vm in harness.vms()] == ["requested"], "its call may still be on its way"
-    harness.calls.given.clear()  # type: ignore[attr-defined]
-    go_on(harness, 5)
+    assert [vm.state for vm in harness.vms()] == ["requested"]
+    (call,) = later.given
+    call()
+    assert [vm.state for vm in harness.vms()] == ["booting"]
+    assert len(harness.cloud.launches) == 1
+
+
+def test_where_a_listing_shows_vms_at_once_it_launches_anew(harness: MasterHarness) -> None:
+    harness.cloud.settle_s = 0
+    later = waiting(harness)
+    later.given.clear()
+    harness.restart()
+    go_on(harness, 3)
     assert harness.vms()[0].reason == "launch_failed"
     assert len(harness.vms()) == 2

@@ -69,6 +69,7 @@ def test_a_launch_under_way_is_left_alone(harness: MasterHarness) -> None:
 def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
     harness: MasterHarness,
 ) -> None:
+    harness.cloud.settle_s = 0  # or the other master would ask for the same
     other = second_master(harness)
     seen: list[tuple[str | None, str]] = []
 
@@ -92,6 +93,24 @@ def test_a_result_that_comes_after_the_lease_is_dropped_and_its_vm_swept(
     (alive,) = harness.cloud.alive()
     assert alive.token == taken.token
     assert harness.vms()[0].cloud_id is None
+
+
+def test_a_launch_that_outlives_its_lease_is_asked_for_again_and_makes_one_vm(
+    harness: MasterHarness,
+) -> None:
+    other = second_master(harness)
+
+    def outlive_the_lease() -> None:
+        harness.clock.advance(leases.TTL.total_seconds())
+        for _ in range(3):
+            harness.clock.advance(1)
+            other.run_once()
+
+    harness.submit()
+    harness.during_launch(outlive_the_lease)
+    harness.supervisor.run_once()
+    assert [vm.state for vm in harness.vms()] == ["booting"]
+    assert len(harness.cloud.machines) == 1
 
 
 def test_another_master_cancels_while_the_launch_is_under_way(harness: MasterHarness) -> None:

@@ -170,6 +170,7 @@ def vms(draw: st.DrawFn, name: str) -> VmFacts:
         settle_s=draw(st.sampled_from((0, 5, 120))),
         join_timeout_s=90,
         asked_s=draw(st.none() | st.integers(0, 9)),
+        called_here=draw(mostly(True, False)),
         in_flight=effect_until is not None and effect_until > NOW,
         effect_until=effect_until,
     )

@@ -16,6 +16,7 @@ from spothop_master.core.actions import (
     MarkRunning,
     MarkSuspect,
     ReleaseVm,
+    RepeatLaunch,
     VmOver,
 )
 from spothop_master.core.decide import decide
@@ -223,6 +224,27 @@ def test_an_agent_has_its_time_to_join(facts: dict[str, object], waited: int | N
     reason = f"its agent did not join within {waited} s"
     expected = [ReleaseVm(vm="a", why=VmReason.NEVER_JOINED, reason=reason)] if waited else []
     assert watch.silence(seen(attempt(), vms=vms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "again"),
+    [
+        ({}, True),
+        ({"listed_at": None}, True),
+        ({"called_here": True}, False),
+        ({"in_flight": True}, False),
+        ({"settle_s": 0, "listed_at": None}, False),
+        ({"requested_at": ago(3600), "listed_at": None}, False),
+        ({"state": VmState.TERMINATING, "listed_at": None}, False),
+    ],
+)
+def test_a_launch_of_a_process_that_is_gone_is_repeated(
+    facts: dict[str, object], again: bool
+) -> None:
+    known = {**UNLAUNCHED, "requested_at": ago(9), "called_here": False, **facts}
+    left = vm("a", **known)  # type: ignore[arg-type]
+    actions = watch.cloud_says(seen(vms=(left,)))
+    assert any(isinstance(action, RepeatLaunch) for action in actions) == again
 
 
 def test_a_vm_that_is_taken_before_its_agent_joined_is_not_waited_for() -> None:

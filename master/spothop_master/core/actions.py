@@ -57,6 +57,14 @@ class MarkRunning:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepeatLaunch:
+    """Nobody knows whether the cloud was asked for it: ask the same, with the same token."""
+
+    vm: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchLost:
     """The cloud lists no VM with this row's token: the launch never happened."""
 
@@ -148,6 +156,7 @@ Action = (
     | Wait
     | Adopt
     | MarkRunning
+    | RepeatLaunch
     | LaunchLost
     | LaunchRefused
     | VmOver

@@ -221,6 +221,8 @@ class VmFacts:
     """Since we last asked the cloud to terminate it; None: never."""
     in_flight: bool = False
     """Somebody calls the cloud about it now, to launch or to terminate it, under a lease."""
+    called_here: bool = True
+    """This process has asked the cloud for it, or it needs no asking."""
     effect_until: datetime | None = None
     """When that lease ends, or when the newest call was over; None: there was none."""
 

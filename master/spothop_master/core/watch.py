@@ -7,6 +7,8 @@ evidence; the listing is. Four rules:
 1. A listing without a VM says something only if it began `settle_s` after the launch, and after the
    end of the call for it: clouds list a new VM late, and a call may hang for a minute before it
    makes one. Before that nothing follows from it.
+   But who was to make a launch may have died on the way. Another process asks for the same at once,
+   with the same token: the cloud makes one VM for it, and answers sooner than its listing.
 2. Without a cloud id and without an agent that joined, a VM that such a listing lacks was never
    made. Otherwise it is over, but only if we asked for that or its agent is silent, too: a listing
    may lack a VM that runs, and an agent that talks is the better evidence.
@@ -35,6 +37,7 @@ from spothop_master.core.actions import (
     MarkRunning,
     MarkSuspect,
     ReleaseVm,
+    RepeatLaunch,
     VmOver,
 )
 from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
@@ -102,6 +105,9 @@ def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
     if vm.cloud_id is None:
         if vm.in_flight:
             return None
+        if _is_left_over(snapshot, vm):
+            text = "who was to ask for it is gone; asking the same"
+            return RepeatLaunch(vm=vm.id, reason=text)
         since = max(since, vm.effect_until or since)
     settled = since + timedelta(seconds=vm.settle_s)
     if vm.listed_at is None or vm.listed_at < settled:
@@ -116,6 +122,16 @@ def _unseen(snapshot: Snapshot, vm: VmFacts) -> Action | None:
     if vm.state is VmState.TERMINATING or vm.silent_s >= patience_s:
         return VmOver(vm=vm.id, reason="the cloud does not know it any more")
     return None
+
+
+REPEATED_WITHIN = timedelta(hours=1)
+"""Of the request; no cloud remembers tokens for ever."""
+
+
+def _is_left_over(snapshot: Snapshot, vm: VmFacts) -> bool:
+    """Where listings show VMs at once, they tell as soon."""
+    waits = vm.state is VmState.REQUESTED and vm.joined_at is None and not vm.called_here
+    return waits and vm.settle_s > 0 and snapshot.now - vm.requested_at < REPEATED_WITHIN
 
 
 def _quiet(snapshot: Snapshot, vm: VmFacts) -> list[Action]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
-from spothop.wire import AgentConfig, Pool, VmState
+from spothop.wire import AgentConfig, Dialect, Pool, VmState
 from spothop_master.agents import assignment
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, PoolInfo
@@ -31,6 +31,7 @@ from spothop_master.core.actions import (
     MarkRunning,
     MarkSuspect,
     ReleaseVm,
+    RepeatLaunch,
     ResumeJob,
     StopAttempt,
     VmOver,
@@ -39,7 +40,7 @@ from spothop_master.core.actions import (
 from spothop_master.core.facts import Requirements, Snapshot
 from spothop_master.loops.effects import Effect, Launch, Terminate
 from spothop_master.security import token_hash
-from spothop_master.store import attempts, jobs, leases, vms
+from spothop_master.store import attempts, jobs, leases, transitions, vms
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 AGENT_DIRECTORY = "/var/lib/spothop"
@@ -73,6 +74,9 @@ def apply(
         case LaunchVm():
             asks = snapshot.job.requirements
             return _launch(session, job, action, asks, context, now)
+        case RepeatLaunch():
+            asks = snapshot.job.requirements
+            return [_repeat(session, job, action, asks, context, now)]
         case AskTermination():
             return [_terminate(session, job, action, context, now)]
         case (
@@ -128,36 +132,48 @@ def _launch(
     )
     row = vms.request(session, job, order, reason=action.reason, now=now)
     _place(session, job, row, action, now)
+    return [_effect(session, job, row, lease, asks, context)]
+
+
+def _repeat(
+    session: Session,
+    job: Job,
+    action: RepeatLaunch,
+    asks: Requirements,
+    context: LaunchContext,
+    now: datetime,
+) -> Launch:
+    row, lease = session.get_one(VmRow, action.vm), context.new_token()
+    leases.take(session, row.id, token=lease, now=now)
+    transitions.record(session, "vm", action.reason, now=now, row=row)
+    return _effect(session, job, row, lease, asks, context)
+
+
+def _effect(
+    session: Session, job: Job, row: VmRow, lease: str, asks: Requirements, context: LaunchContext
+) -> Launch:
+    """The same at every call but for the lease, as far as its row and the settings are."""
     user_data = AgentConfig(
         master=context.master_url,
-        token=join_token,
-        vm=name,
-        dialect=info.dialect,
+        token=context.join_token(row.id),
+        vm=row.id,
+        dialect=Dialect(row.dialect),
         directory=AGENT_DIRECTORY,
         ca=context.ca,
         away_s=context.away_s,
     )
     reads, writes = assignment.folders(session, job)
     spec = LaunchSpec(
-        pool=info.pool,
+        pool=vms.pool_of(row),
         user_data=user_data,
-        tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": name},
+        tags={OWNER_TAG: context.owner, "spothop-job": job.id, "spothop-vm": row.id},
         max_price=asks.max_price,
         image=asks.image,
         disk_gb=asks.disk_gb,
         reads=reads,
         writes=writes,
     )
-    return [
-        Launch(
-            job=job.id,
-            vm=name,
-            cloud=info.pool.cloud,
-            lease=lease,
-            token=client_token,
-            spec=spec,
-        )
-    ]
+    return Launch(job=job.id, vm=row.id, cloud=row.cloud, lease=lease, token=row.token, spec=spec)
 
 
 def _terminate(

@@ -10,7 +10,7 @@ once. What only the rules about failures look at is read when the newest attempt
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -71,6 +71,8 @@ class Observed:
     heartbeats: Heartbeats
     asked: dict[str, datetime]
     """When we last asked the cloud to terminate a VM."""
+    called: Container[str]
+    """VMs that this process has asked clouds for."""
     limits: Limits
     join_timeout_s: float | None = None
     """What the settings say; None: what its cloud says of a VM."""
@@ -333,6 +335,7 @@ def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
         silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
         in_flight=leases.held(row.lease_token, row.lease_until, now=now),
+        called_here=row.id in observed.called,
         effect_until=row.lease_until,
     )
 

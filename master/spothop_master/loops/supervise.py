@@ -42,6 +42,7 @@ from spothop_master.loops.snapshot import (
     jobs_to_watch,
     snapshots_of,
 )
+from spothop_master.security import token_hash
 from spothop_master.settings import MasterSettings
 from spothop_master.store import leases, transitions
 from spothop_master.store.db import Database
@@ -63,6 +64,9 @@ waits for the end of the pass."""
 
 WRITTEN = 5
 """Jobs that are written in one transaction at most; so long reports of agents wait."""
+
+CALLED = 100_000
+"""Launches of which it is remembered that they were asked for here; the newest."""
 
 LISTEN_S = 0.1
 """Between two looks, during a rest, at whether a cloud may be asked for its listing again."""
@@ -116,10 +120,11 @@ class Supervisor:
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
         self._attention = {} if attention is None else attention
-        self._booting = booting or Booting(join_token=lambda vm: new_token(), zips=dict)
+        self._booting = booting or _booting_without_key(new_token())
         self._own: tuple[int, frozenset[str]] | None = None
         """The thread and the jobs that the loop writes about now."""
         self._asked: dict[str, datetime] = {}
+        self._called: dict[str, None] = {}
         self._in_use: dict[str, None] = {}
         self._agenda = Agenda(heartbeats, self._rng.random)
         self._scan_at: datetime | None = None
@@ -148,6 +153,7 @@ class Supervisor:
             watcher=watcher,
             heartbeats=heartbeats,
             asked=self._asked,
+            called=self._called,
             limits=limits_of(settings),
             join_timeout_s=settings.join_timeout_s,
         )
@@ -339,6 +345,10 @@ class Supervisor:
             self._asked.pop(vm_id, None)
         asked = [effect.vm for effect in plan.effects if isinstance(effect, Terminate)]
         self._asked.update(dict.fromkeys(asked, self._clock()))
+        called = [effect.vm for effect in plan.effects if isinstance(effect, Launch)]
+        self._called.update(dict.fromkeys(called))
+        for vm_id in [*self._called][:-CALLED]:
+            del self._called[vm_id]
         launches = [effect.cloud for effect in plan.effects if isinstance(effect, Launch)]
         self._in_use.update(dict.fromkeys(launches))
         for facts in plan.settled:
@@ -392,6 +402,11 @@ class Supervisor:
             offers=self._watcher.offers() or {},
             heartbeats=self._heartbeats,
         )
+
+
+def _booting_without_key(secret: str) -> Booting:
+    """Of this process alone; for clouds whose VMs boot no image."""
+    return Booting(join_token=lambda vm: token_hash(f"{secret} {vm}"), zips=dict)
 
 
 def _groups(work: Sequence[Snapshot]) -> list[list[str]]:
