@@ -14,7 +14,7 @@ from spothop_master.agents import answers, protocol
 from spothop_master.agents.pace import Pace
 from spothop_master.core.insurance import MATERIAL
 from spothop_master.store.observations import STATED
-from spothop_master.store.schema import Checkpoint, Job
+from spothop_master.store.schema import Checkpoint, Event, Job
 from spothop_master.store.statistics import FRESH, KeptStatistics
 from spothop_master.store.vms import pool_of
 from support.queries import counted
@@ -122,6 +122,24 @@ def test_what_is_quite_another_insurance_than_was_noted_is_told(harness: MasterH
 
     assert noted(1.0)
     assert not noted(1.0 + 2 * MATERIAL)
+
+
+def test_what_is_noted_for_many_is_what_is_noted_for_each(harness: MasterHarness) -> None:
+    agents = [harness.training("job-1"), harness.training("job-2")]
+    change(harness, "UPDATE jobs SET insurance = NULL")
+    change(harness, "DELETE FROM events WHERE kind = 'insurance'")
+    change(harness, "UPDATE vms SET running_at = '2030-01-01 00:00:00.000000'")
+    now = harness.clock()
+    with harness.db.begin() as session:
+        vms = [agents[1].vm]
+        found = answers.read(session, vms, FRESH, now=now, writes=True)[agents[1].vm].answer
+        alone = protocol.answer(session, agents[0].vm, now=now, statistics=FRESH, writes=True)
+    assert found == alone
+    rows = {row.id: row.insurance for row in harness.rows(Job)}
+    assert rows["job-1"] == rows["job-2"] is not None
+    events = [(e.text, e.data, e.attempt) for e in harness.rows(Event, Event.kind == "insurance")]
+    assert len(events) == 2
+    assert events[0] == events[1]
 
 
 def test_as_many_statements_for_many_as_for_one(harness: MasterHarness) -> None:

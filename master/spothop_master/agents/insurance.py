@@ -25,7 +25,7 @@ from spothop.policy.periodic import KEPT as OWN_SAVES
 from spothop.wire import Insurance, PolicyParams, Pool, SaveKind
 from spothop_master.core import insurance
 from spothop_master.core.insurance import InsuranceFacts
-from spothop_master.store import policy_inputs, transitions
+from spothop_master.store import changes, policy_inputs, transitions
 from spothop_master.store.schema import Attempt, Checkpoint, Event, Job, VmRow
 from spothop_master.store.statistics import Statistics
 from spothop_master.store.vms import pool_of
@@ -180,6 +180,7 @@ def note_all(session: Session, decided: Sequence[Noted], *, now: datetime) -> No
         return
     rows = [{"job": each.job, "new": _data(new)} for each, new in changed]
     session.connection().execute(_INSURANCES, rows)
+    changes.tell_progress(session, [each.job for each, _ in changed])
     found = session.execute(_LAST_EVENTS, {"jobs": [each.job for each, _ in changed]})
     last = {row.job_id: _tau_in(row.data) for row in found}
     events = [

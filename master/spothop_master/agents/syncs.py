@@ -36,7 +36,7 @@ from spothop_master.agents.together import Together
 from spothop_master.followers import Followers
 from spothop_master.problems import ApiError
 from spothop_master.settings import MasterSettings
-from spothop_master.store import transitions
+from spothop_master.store import leases, transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
 from spothop_master.store.statistics import KeptStatistics
@@ -97,6 +97,7 @@ class Syncs:
         """VMs that were heard for the first time, until their answer."""
         self._lookups = Together("agents-lookups", sessions.look_up_all)
         self._answers = Together("agents-answers", self._read_plain)
+        self._notes = Together("agents-notes", self._note_plain)
 
     async def session(self, token: str) -> VmSession:
         """Whose it is. Raises `ApiError`, as `Sessions.look_up` does."""
@@ -221,6 +222,7 @@ class Syncs:
         self._progress.close()
         self._lookups.close()
         self._answers.close()
+        self._notes.close()
 
     def refuse_over(self, session: Session, vm_id: str) -> VmRow:
         """The VM's row. Raises `ApiError`: 410 once the cloud says that the VM is gone."""
@@ -260,7 +262,12 @@ class Syncs:
         if found is None:
             found = await self._threads.plain.run(self._read_rows, known, ())
         reply, noted = found
-        return reply if noted else await self._threads.plain.run(self._by_rows, known, reports)
+        if noted:
+            return reply
+        written = await asyncio.wrap_future(self._notes.ask(known))
+        if written is not None:
+            return self._told(known, written.acked_seq, written.answer)
+        return await self._threads.plain.run(self._by_rows, known, reports)
 
     async def _read_together(
         self, known: VmSession, wait_s: float = 0.0
@@ -276,6 +283,14 @@ class Syncs:
         if not answer.draining:
             self._directives.keep(version, answer.directives, now=now, step_s=answer.step_s)
         return self._told(known, found.acked_seq, answer, wait_s), answer.noted
+
+    def _note_plain(self, known: Sequence[VmSession]) -> dict[VmSession, answers.Found]:
+        """As `_read_plain`; what it says of the insurance is noted in jobs and events."""
+        now, vms = self._clock(), [each.vm for each in known]
+        with self._db.begin() as session:
+            leases.lock_those_of(session, vms)
+            found = answers.read(session, vms, self._statistics, now=now, writes=True)
+        return {each: found[each.vm] for each in known if each.vm in found}
 
     def _read_plain(self, known: Sequence[VmSession]) -> dict[VmSession, answers.Found]:
         now = self._clock()
