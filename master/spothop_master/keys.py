@@ -94,9 +94,9 @@ class Keys:
         self._masters = masters
         return self.ids[0]
 
-    def keep_newest(self, count: int) -> None:
-        """Nothing needs the others any more: they go. Raises `KeyFileError`."""
-        masters = self._masters[:count]
+    def keep_newest(self) -> None:
+        """Nothing is encrypted with the others any more: they go. Raises `KeyFileError`."""
+        masters = self._masters[:1]
         _write(self.path, masters)
         self._masters = masters
 
@@ -108,14 +108,6 @@ class Keys:
         """The token with which this VM joins, always the same: a launch that is repeated says the
         same. 256 bits that nobody guesses who has no master key."""
         return _join_token(self._newest, vm_id)
-
-    def is_join_token(self, vm_id: str, token: str) -> bool:
-        """Whether one of the keys makes this token for this VM."""
-        given = token.encode("utf-8", "surrogatepass")
-        return any(
-            hmac.compare_digest(_join_token(master, vm_id).encode(), given)
-            for master in self._masters
-        )
 
     @property
     def _newest(self) -> bytes:

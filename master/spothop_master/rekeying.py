@@ -13,10 +13,6 @@ from spothop_master.settings import MasterSettings
 from spothop_master.store import sealing
 from spothop_master.store.db import Database
 
-KEPT = 2
-"""Lines of the key file after a rotation: VMs on their way to join may hold what the key before has
-made."""
-
 _NAMED = 20
 
 
@@ -27,11 +23,10 @@ def rotate(settings: MasterSettings) -> str:
         keys.open(_in_use(db))
         new = keys.add()
         count = encrypt_with_newest(db)
-        keys.keep_newest(KEPT)
+        keys.keep_newest()
     return (
         f"new master key {new} in {keys.path}; the secrets of {count} jobs were encrypted with it. "
-        "Keep a copy of that file. Its second line is the key before: delete it when the VMs "
-        "that were on their way have joined, and give masters that share the database the same file"
+        "Keep a copy of that file, and give masters that share the database the same one"
     )
 
 
