@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.ports import free_port
 from support.waiting import WITHIN_S
 
 pytestmark = pytest.mark.e2e
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number: int = free.getsockname()[1]
-    return number
+    return free_port()
 
 
 def command(home: Path, port: int, *more: str) -> list[str]:
@@ -47,7 +45,9 @@ def process(tmp_path: Path, port: int) -> Iterator[subprocess.Popen[str]]:
 
 def first_lines(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    return "".join(process.stdout.readline() for _ in range(4))
+    told = "".join(process.stdout.readline() for _ in range(4))
+    assert told.startswith("spothop master: "), told
+    return told
 
 
 def test_what_a_master_writes_is_its_users_alone(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,6 +29,7 @@ from spothop_master.clouds.local.driver import LocalCloud
 from support import leftovers
 from support.database import write_migrated
 from support.leftovers import LEFTOVERS_S, carrying
+from support.ports import free_port
 from support.waiting import POLL_S, WITHIN_S, Waited, until
 from support.warm_master import WarmMaster
 
@@ -378,12 +378,6 @@ class Machine:
     def _master_tail(self) -> str:
         text = self.master_log.read_text(encoding="utf-8", errors="replace")
         return text[-3000:]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _kill(pid: int) -> None:
