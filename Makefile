@@ -5,7 +5,8 @@ PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 # Where PyTorch comes from, if not from where all other packages do: its default build for Linux brings
 # gigabytes of CUDA; https://download.pytorch.org/whl/cpu has one without.
 TORCH_INDEX ?=
-TEST_WORKERS ?= 2
+# One more than free cores: who waits for a VM or a process leaves its core to the others.
+TEST_WORKERS ?= 3
 
 # The largest download shows how far it is, where somebody can see it.
 SHOWN := $(if $(MAKE_TERMOUT),,--quiet)
@@ -23,7 +24,7 @@ help:
 	@echo "make demo    train a GPT through preemptions on this machine (3 minutes, after the set-up)"
 	@echo "make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 	@echo "             the same without CUDA, for machines that have no GPU: GBs less to set up"
-	@echo "make test    run the tests (6 to 7 minutes on 2 cores)"
+	@echo "make test    run the tests (6 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
 	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
