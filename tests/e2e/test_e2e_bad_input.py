@@ -59,7 +59,7 @@ def submit(
         (GOOD + "retries: {usr: 3}", "retries.usr: 3: unknown key", "did you mean user"),
         (GOOD + "retries: {user: many}", "retries.user: 'many': .*integer", "."),
         (GOOD + "nodes: 4", "nodes: 4", "only 1 works yet"),
-        (GOOD + "image: ubuntu", "image: 'ubuntu': not available yet", "leave it out"),
+        (GOOD + "python: '3.12'", "python: '3.12': not available yet", "leave it out"),
         ("- a\n- b\n", "job.yaml holds a list, not keys and values", "name:"),
         ("", "job.yaml holds nothing", "name:"),
         ("name: [\n", "job.yaml is not YAML: line 2", "correct that line"),
