@@ -84,6 +84,7 @@ openapi: .venv/ready
 lock: .venv/ready
 	$(PIP) $(THIS) '.[lock]'
 	$(COMPILE) pyproject.toml --extra agent --extra master --output-file requirements/run.txt
+	$(COMPILE) pyproject.toml --extra agent --extra master --extra aws --output-file requirements/aws.txt
 	$(COMPILE) pyproject.toml --extra agent --output-file requirements/agent.txt
 	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) pyproject.toml --extra agent --extra master --extra simulator --extra dev requirements/tools.in \

@@ -227,6 +227,8 @@ def test_a_vm_keeps_checkpoints_in_the_bucket_and_does_nothing_else(account: Emu
         lambda: obstore.get(other, "there"),
         lambda: obstore.put(other, "mine", b"x"),
         lambda: list(obstore.list(other)),
+        lambda: obstore.get(store, "master/backup/newest.zip"),  # of `spothop bootstrap`
+        lambda: obstore.put(store, "master/software/it.zip", b"x"),
     ):
         with pytest.raises(BaseError, match="403"):
             refused()

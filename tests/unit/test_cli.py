@@ -15,7 +15,7 @@ import typer
 
 from fakes.cli_master import JOB, NOW, POOL, Cli, in_80_columns, job, job_page, reply, vm
 from spothop.cli.app import app
-from spothop.cli.local_master import start
+from spothop.cli.local_master import bootstrap, start
 from spothop.cli.session import Session
 from spothop.protection import ADD
 from spothop.sdk.downloads import Downloaded
@@ -458,6 +458,24 @@ def test_master_without_its_extra_says_what_to_install(cli: Cli) -> None:
     with pytest.raises(ClientError, match="no_such_package") as caught:
         start(session, host=None, port=None, home=None, needed=["json", "no_such_package"])
     assert caught.value.hint == "pip install 'spothop[master]'"
+    assert cli.became == []
+
+
+def test_bootstrap_becomes_the_masters_program(cli: Cli) -> None:
+    assert cli("bootstrap", "aws", "--region", "eu-west-1", "--delete", "--with-data", "-y") == 0
+    (command,) = cli.became
+    assert command[:3] == [sys.executable, "-m", "spothop_master.bootstrap"]
+    assert command[3:] == ["--region", "eu-west-1", "--yes", "--delete", "--with-data"]
+    assert cli("bootstrap", "aws", "--help") == 0
+    assert "Example: spothop bootstrap aws" in cli.out
+    assert max(map(len, cli.out.splitlines())) <= 80
+
+
+def test_bootstrap_without_its_extra_says_what_to_install(cli: Cli) -> None:
+    session = Session(settings=ClientSettings(), become=cli.became.append)
+    with pytest.raises(ClientError, match="no_such_package") as caught:
+        bootstrap(session, [], needed=["no_such_package"])
+    assert caught.value.hint == "pip install 'spothop[aws]'"
     assert cli.became == []
 
 

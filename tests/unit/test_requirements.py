@@ -17,6 +17,7 @@ from support import audit
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = {
     "run.txt": ("agent", "master"),
+    "aws.txt": ("agent", "master", "aws"),
     "agent.txt": ("agent",),
     "dev.txt": ("agent", "master", "simulator", "dev"),
 }

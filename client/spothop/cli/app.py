@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from spothop.cli.commands import access, clouds, jobs, preemptions, programs, submitting
+from spothop.cli.commands import access, bootstrap, clouds, jobs, preemptions, programs, submitting
 
 app = typer.Typer(
     name="spothop",
@@ -56,5 +56,6 @@ app.command()(clouds.doctor)
 app.command()(clouds.status)
 app.command()(jobs.download)
 app.command()(submitting.schema)
+app.add_typer(bootstrap.bootstrap)
 app.add_typer(access.user)
 app.add_typer(access.token)

@@ -1,4 +1,4 @@
-"""`spothop master`: replaces itself by the master's own program."""
+"""`spothop master` and `spothop bootstrap`: replace themselves by programs of the master."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from spothop.sdk.errors import ClientError
 
 NEEDED = ("alembic", "apscheduler", "fastapi", "jinja2", "sqlalchemy", "uvicorn")
 """Of the extra `master`, which installs dependencies; the code itself is always there."""
+BOOTSTRAP_NEEDED = ("boto3",)
+"""Of the extra `aws`."""
 
 
 def start(
@@ -24,12 +26,7 @@ def start(
     needed: Sequence[str] = NEEDED,
 ) -> None:
     """Replace this process; raises `ClientError` when the extra is not installed."""
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise ClientError(
-            f"the master needs packages that are not installed: {', '.join(missing)}",
-            "pip install 'spothop[master]'",
-        )
+    _require(needed, what="the master", extra="master")
     command = [sys.executable, "-m", "spothop_master"]
     command += ["--home", str(home or session.settings.master_home)]
     if host is not None:
@@ -37,3 +34,20 @@ def start(
     if port is not None:
         command += ["--port", str(port)]
     session.become([*command, *others])
+
+
+def bootstrap(
+    session: Session, options: Sequence[str], *, needed: Sequence[str] = BOOTSTRAP_NEEDED
+) -> None:
+    """Replace this process; raises `ClientError` when the extra is not installed."""
+    _require(needed, what="bootstrap", extra="aws")
+    session.become([sys.executable, "-m", "spothop_master.bootstrap", *options])
+
+
+def _require(needed: Sequence[str], *, what: str, extra: str) -> None:
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise ClientError(
+            f"{what} needs packages that are not installed: {', '.join(missing)}",
+            f"pip install 'spothop[{extra}]'",
+        )

@@ -219,7 +219,7 @@ class LayeredEc2(Enforced, EC2Response):
         self.error_on_dryrun()
         changed = [(life, *self.fleet.terminate(life.id)) for life in lives]
         self.fleet.settle()
-        codes = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
+        codes = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
         return ActionResult(
             {
                 "TerminatingInstances": [

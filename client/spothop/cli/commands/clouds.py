@@ -121,7 +121,7 @@ def doctor(
 
 
 def status(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Show whose token this is, and what the master keeps on its disk.
+    """Show whose token this is, and what the master keeps on disk.
 
     Example: spothop status
     """
