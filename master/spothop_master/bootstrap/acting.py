@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,6 @@ DONE = frozenset(
         "EntityAlreadyExists",
         "InvalidGroup.Duplicate",
         "InvalidPermission.Duplicate",
-        "LimitExceeded",  # of an instance profile: it has its one role
         "NoSuchEntity",
         "ParameterNotFound",
     }
@@ -49,7 +49,7 @@ NOT_YET = frozenset(
     }
 )
 """What it needs is not there yet, or still in use: the next round tries again."""
-_PROFILE = "iamInstanceProfile"
+_PROFILE = "instanceprofile"
 """IAM tells EC2 of a new profile some seconds late (InvalidParameterValue)."""
 
 
@@ -76,6 +76,7 @@ class Runner:
     tell: Callable[[str], None]
     sleep: Callable[[float], None]
     _done: set[tuple[str, str, str]] = field(default_factory=set)
+    _told: set[str] = field(default_factory=set)
 
     def run(self) -> Found:
         """What there is at the end. Raises Failed, Refused and CloudError."""
@@ -87,12 +88,22 @@ class Runner:
                 return self.found
             did, last = self._round(pending)
             if not did:
+                self._tell_waiting(pending, last)
                 self.sleep(PAUSE_S)
             touched = {call.service for step in pending for call in step.calls}
             self.found = self.read(self.found, touched)
         waits = "; ".join(step.subject for step in pending)
         fact = f"not done after {ROUNDS * PAUSE_S / 60:g} minutes: {waits}"
         raise Refused((f"{fact} ({last})" if last else fact, "run the same command again"))
+
+    def _tell_waiting(self, pending: Sequence[Step], last: CloudError | None) -> None:
+        """Once for each thing that is waited for."""
+        shown = [f"{step.subject} ({step.reason})" for step in pending if step.do is Do.WAIT]
+        line = "wait for " + ("; ".join(shown) or pending[0].subject)
+        line += f": {last}" if last is not None else ""
+        if line not in self._told:
+            self._told.add(line)
+            self.tell(line)
 
     def _round(self, steps: Sequence[Step]) -> tuple[bool, CloudError | None]:
         did, last = False, None
@@ -120,7 +131,8 @@ class Runner:
             else:
                 self._send(call)
         except CloudError as error:
-            if error.code not in DONE:
+            full = call.operation == "add_role_to_instance_profile"  # it has its one role
+            if error.code not in DONE and not (full and error.code == "LimitExceeded"):
                 raise
         told = f": {step.reason}" if step.reason else ""
         self.tell(f"{step.do.value} {step.subject} ({_named(call)}){told}")
@@ -129,7 +141,9 @@ class Runner:
         self.calls.call(call.service, self.region, call.operation, **call.params, **more)
 
     def _key(self, step: Step, call: Call) -> tuple[str, str, str]:
-        return step.subject, call.operation, str(call.params.get("PolicyName", ""))
+        """A launch is the same whatever its token."""
+        params = {name: value for name, value in call.params.items() if name != "ClientToken"}
+        return step.subject, call.operation, json.dumps(params, sort_keys=True)
 
 
 def empty_bucket(calls: Caller, region: str, bucket: str) -> None:
@@ -145,7 +159,7 @@ def empty_bucket(calls: Caller, region: str, bucket: str) -> None:
 
 
 def _waits(error: CloudError) -> bool:
-    late = error.code == "InvalidParameterValue" and _PROFILE in str(error)
+    late = error.code == "InvalidParameterValue" and _PROFILE in str(error).lower().replace(" ", "")
     unclear = isinstance(error, Ambiguous) and not str(error.code).startswith("Idempotent")
     busy = isinstance(error, (Throttled, Unavailable))
     return late or unclear or busy or error.code in NOT_YET

@@ -152,12 +152,18 @@ def _bucket(wanted: Wanted, found: Found) -> Step:
         encryption = {"ServerSideEncryptionConfiguration": desired.ENCRYPTION}
         add("put_bucket_encryption", "it is not encrypted", **encryption)
     rules = [*known.rules] if known is not None else []
-    if desired.PARTS not in rules:
+    if not any(_ends_parts(rule) for rule in rules):
         others = [rule for rule in rules if rule.get("ID") != desired.PARTS_RULE]
         life = {"LifecycleConfiguration": {"Rules": [*others, desired.PARTS]}}
         reason = "nothing ends unfinished uploads"
         add("put_bucket_lifecycle_configuration", reason, **life)
     return _step(f"bucket {wanted.bucket}", known is not None, calls, reasons)
+
+
+def _ends_parts(rule: Mapping[str, Any]) -> bool:
+    """S3 may write the filter of our rule in another way."""
+    names = ("ID", "Status", "AbortIncompleteMultipartUpload")
+    return all(rule.get(name) == desired.PARTS[name] for name in names)
 
 
 def _software(wanted: Wanted, found: Found) -> Step:
@@ -323,6 +329,7 @@ def _launch(wanted: Wanted, found: Found, told: UserData | None, *, now: datetim
         "SecurityGroupIds": [group.id],
         "IamInstanceProfile": {"Name": MASTER},
         "UserData": told.text,
+        **_credits(wanted.vm_type or desired.VM_TYPE),
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required"},
         "BlockDeviceMappings": [
             {"DeviceName": found.image_root, "Ebs": {**disk, "Encrypted": True}}
@@ -337,6 +344,11 @@ def _launch(wanted: Wanted, found: Found, told: UserData | None, *, now: datetim
     token = f"spothop-{hashlib.sha256(seen.encode()).hexdigest()[:32]}"
     call = _ec2("run_instances", **params, ClientToken=token)
     return Step(subject=subject, do=Do.MAKE, calls=[call])
+
+
+def _credits(vm_type: str) -> dict[str, Any]:
+    """Types that save CPU credits up cost more where they may spend what they have not."""
+    return {"CreditSpecification": {"CpuCredits": "standard"}} if vm_type[0] == "t" else {}
 
 
 # --- what steps have in common ------------------------------------------------------------------
