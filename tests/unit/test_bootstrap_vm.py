@@ -18,14 +18,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from spothop.storageoptions import provider_of
 from spothop_master.bootstrap import first_boot, software, user_data
 from spothop_master.bootstrap.backup import Backups
-from spothop_master.bootstrap.on_vm import CA, STATUS, TOKEN, Setup, VmConfig
+from spothop_master.bootstrap.on_vm import CA, STATUS, TOKEN, Setup, VmConfig, storage_url
 from spothop_master.clouds.aws.config import load
 from spothop_master.clouds.base import BadRequest
 from spothop_master.settings import read_settings
@@ -345,6 +347,17 @@ def test_a_first_boot_starts_the_master_and_says_where_the_token_is(tmp_path: Pa
         units / "spothop-master.service"
     ).read_text("utf-8")
     assert "OnUnitActiveSec=300" in (units / "spothop-backup.timer").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("region", "told"), [("us-east-1", None), ("eu-west-1", "eu-west-1")])
+def test_the_storage_url_tells_the_region_to_whoever_opens_it(
+    region: str, told: str | None
+) -> None:
+    store = obstore.store.from_url(storage_url("b-1", region))
+    assert isinstance(store, obstore.store.S3Store)
+    assert (store.config.get("bucket"), store.prefix) == ("b-1", "runs")
+    assert store.config.get("region") == told
+    assert provider_of(storage_url("b-1", region)) == "S3"
 
 
 def test_the_vm_that_takes_its_place_has_its_jobs(tmp_path: Path) -> None:

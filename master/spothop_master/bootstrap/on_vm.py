@@ -171,6 +171,14 @@ class Setup:
         self._calls.call("ssm", self.config.region, "put_parameter", **what)
 
 
+def storage_url(bucket: str, region: str) -> str:
+    """Of checkpoints, for VMs that know nothing but the URL: without a region in it S3's client
+    asks us-east-1, which refuses the buckets of all others."""
+    if region == "us-east-1":
+        return f"s3://{bucket}/runs"
+    return f"https://{bucket}.s3.{region}.amazonaws.com/runs"
+
+
 def _environment(config: VmConfig, etc: Path, home: Path) -> str:
     settings = {
         "HOME": home,
@@ -180,7 +188,7 @@ def _environment(config: VmConfig, etc: Path, home: Path) -> str:
         "PUBLIC_URL": config.url,
         "CLOUDS": "aws",
         "AWS_CLOUD": etc / "aws.yaml",
-        "STORAGE_URL": f"s3://{config.bucket}/runs",
+        "STORAGE_URL": storage_url(config.bucket, config.region),
         "OWNER": config.owner,
     }
     lines = [f"SPOTHOP_MASTER_{name}={value}\n" for name, value in settings.items()]
