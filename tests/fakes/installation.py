@@ -29,6 +29,8 @@ class Counting:
         self.left: int | None = None
 
     def call(self, service: str, region: str, operation: str, **params: Any) -> Any:
+        if operation == "head_bucket":
+            assert params["ExpectedBucketOwner"] == "123456789012"
         changes = not operation.startswith(READS)
         if changes and self.left == 0:
             raise Killed

@@ -84,7 +84,7 @@ class Reader:
         if "iam" in touched:
             before = replace(before, **self._identities())
         if "s3" in touched:
-            before = replace(before, bucket=self._bucket(wanted.bucket))
+            before = replace(before, bucket=self._bucket(wanted.bucket, account))
         before = replace(before, **self._of_ec2(wanted, before.bucket is not None))
         return replace(before, **self._to_remove(account)) if removing else before
 
@@ -152,10 +152,13 @@ class Reader:
 
     # --- bucket ---------------------------------------------------------------------------------
 
-    def _bucket(self, name: str) -> BucketFound | None:
+    def _bucket(self, name: str, account: str) -> BucketFound | None:
+        """Somebody may have made a bucket of a name that can be guessed, and let us write to it:
+        our keys would go there."""
         where = {"Bucket": name}
         try:
-            if self._maybe("s3", "head_bucket", **where) is None:
+            owned = {**where, "ExpectedBucketOwner": account}
+            if self._maybe("s3", "head_bucket", **owned) is None:
                 return None
         except CloudError as error:
             if error.code in THEIRS:
