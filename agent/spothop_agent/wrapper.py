@@ -53,6 +53,9 @@ REMOVE_TRIES = 50
 RECORD = 4096
 """Bytes allocated for each record: one block."""
 READ = 1 << 16
+LINE_S = 0.1
+"""So long the beginning of a line waits for its rest: the agent writes lines of its own into the
+same log, and an unbuffered print comes in pieces."""
 TAIL = 1 << 14
 WORDS = 280
 """Characters of the last words: with their escapes in JSON (12 bytes) they fit into the record."""
@@ -336,23 +339,30 @@ class Pump:
         self._output: int | None = output
         self._wake = wake
         self._log = log
+        self._line = b""
+        """The beginning of a line."""
         self.tail = b""
         """The newest output, for `last_words`."""
 
     def turn(self, patience_s: float | None) -> None:
         """Wait for output or a child's end, no longer than this, and move one piece."""
         sources = [self._wake] if self._output is None else [self._wake, self._output]
+        if self._line:
+            patience_s = LINE_S if patience_s is None else min(patience_s, LINE_S)
         ready, _, _ = select.select(sources, [], [], patience_s)
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, READ)
         if self._output in ready:
             self._move()
+        elif not ready:
+            self._end_line()
 
     def drain(self) -> None:
         """Move what is there; whoever still holds the other end is not waited for."""
         while self._move():
             pass
+        self._end_line()
 
     def _move(self) -> bool:
         if self._output is None:
@@ -363,10 +373,22 @@ class Pump:
             return False
         if not data:
             self._output = None
+            self._end_line()
             return False
         self.tail = (self.tail + data)[-TAIL:]
-        self._log.write(data)
+        whole = 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))  # a progress bar has no end of line
+        if not whole and len(self._line) + len(data) > READ:
+            whole = len(data)
+        if whole:
+            self._log.write(self._line + data[:whole])
+            self._line = b""
+        self._line += data[whole:]
         return True
+
+    def _end_line(self) -> None:
+        if self._line:
+            self._log.write(self._line)
+            self._line = b""
 
 
 class Log:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.virtual_time import play
+from spothop.eventlog import AGENT_LINE
 from spothop_agent import wrapper
-from spothop_agent.logs import GAPS, Gaps, LogShipper
+from spothop_agent.logs import GAPS, Gaps, LogShipper, append_line
 from spothop_agent.master_link import MasterAway
 from support.disks import FullDisk
 from support.examples import examples
@@ -188,3 +189,32 @@ def test_the_end_of_a_log_waits_for_its_turn(
         assert (master.data == data) is complete
 
     play(scenario)
+
+
+def test_lines_of_the_agent_come_between_whole_lines(tmp_path: Path) -> None:
+    """An unbuffered print comes in pieces; what stays without an end, as a prompt, is written too."""
+    path = tmp_path / "log"
+    output, printed = os.pipe()
+    wake, woken = os.pipe()
+    os.set_blocking(output, False)
+    try:
+        pump = wrapper.Pump(output, wake, wrapper.Log(path, LIMIT))
+        os.write(printed, b"one\nstarted at")
+        pump.turn(0)
+        append_line(path, "done at step 40")
+        os.write(printed, b" 0 20\r 40%")
+        pump.turn(0)
+        assert path.read_bytes().decode() == f"one\n{AGENT_LINE}done at step 40\nstarted at 0 20\r"
+        pump.turn(0)  # nothing came
+        assert path.read_bytes().endswith(b"\r 40%")
+        os.write(printed, b"x" * (wrapper.READ - 1))  # 64 KiB of a pipe
+        pump.turn(0)
+        os.write(printed, b"yy")
+        pump.turn(0)
+        assert path.read_text().endswith("xyy")
+        os.write(printed, b"the end")
+        pump.drain()
+        assert path.read_text().endswith("yythe end")
+    finally:
+        for each in (output, printed, wake, woken):
+            os.close(each)

@@ -166,8 +166,16 @@ def test_a_replacement_with_a_notice_of_its_own_makes_room() -> None:
 @pytest.mark.parametrize(
     ("old", "prepared", "reason"),
     [
-        ({"saved_since_notice": True}, True, "attempt 1 has committed its last save"),
-        ({"saved_since_notice": True}, False, None),  # it trains on until the new one is ready
+        (
+            {"notice_at": ago(5), "saved_since_notice": True},
+            True,
+            "attempt 1 has committed its last save",
+        ),
+        (
+            {"notice_at": ago(5), "saved_since_notice": True},
+            False,
+            None,
+        ),  # it trains on until the new one is ready
         ({"deadline_at": ago(2)}, False, "the deadline of attempt 1 is over"),
         ({"deadline_at": ago(1.9)}, True, None),
         ({}, True, None),

@@ -46,11 +46,11 @@ def last_saves(snapshot: Snapshot) -> list[Action]:
 
 def out_of_the_way(snapshot: Snapshot, older: AttemptFacts) -> str | None:
     """Why the older attempt commits nothing more that is worth a wait; None while it may."""
+    if past_deadline(snapshot, older):
+        return f"the deadline of attempt {older.number} is over"
     if older.notice_at is None:
         stopped = older.stop_at is not None and not _awaits_stop(snapshot, older)
         return f"attempt {older.number} did not end in time" if stopped else None
-    if past_deadline(snapshot, older):
-        return f"the deadline of attempt {older.number} is over"
     if not older.saved_since_notice or _waited_for(snapshot, older):
         return None
     return f"attempt {older.number} has committed its last save"
