@@ -31,7 +31,7 @@ help:
 	@echo "make check   lint, types, import contracts"
 	@echo "make openapi  write docs/openapi.json anew, after a change of the REST API"
 	@echo "make lock    write requirements/*.txt anew, after a change of constraints.txt or pyproject.toml"
-	@echo "make audit   look for known faults of what is installed (needs pypi.org)"
+	@echo "make audit   look for known faults of what is installed (needs the Python Package Index)"
 	@echo "make bench   measure; results go to benchmarks/results/"
 	@echo "make clean   remove .venv and what the demo left"
 

@@ -4,7 +4,7 @@ Runs there, beside the agent's packages, on whatever `python3` there is (3.6 or 
 library only. It uses the VM's uv, or fetches the one of `uv.txt` from the index; that installs
 `agent.txt` into `site/`. Every file has its hash in one of the two lists, so the index is trusted
 with nothing. A Python older than 3.10 is left alone: uv gets its own. What this needs beside the
-master is the index (`UV_DEFAULT_INDEX`, by default https://pypi.org/simple), and, for such an old
+master is the index (`UV_DEFAULT_INDEX`, by default the Python Package Index), and, for such an old
 Python, uv's own place for interpreters.
 """
 
