@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spothop.catalog.needs import Amount, Needs, Shape
 from spothop.wire import Pool, VmReason, VmState
 from spothop_master.clouds import base
 from spothop_master.core.facts import Match, Requirements, VmFacts
@@ -192,3 +194,20 @@ def test_equal_prices_are_in_the_order_of_their_names() -> None:
     offers = {pool("b2"): 1.0, pool("b1"): 1.0, pool("a9"): 1.0}
     chosen = order(offers, ANY, avoid_s=120, now=NOW)
     assert [c.pool.zone for c in chosen] == ["a9", "b1", "b2"]
+
+
+def test_what_a_vm_type_has_is_asked_only_where_its_name_fits() -> None:
+    class Counted(dict[Pool, Shape]):
+        asked = 0
+
+        def get(self, *key: Any) -> Any:
+            self.asked += 1
+            return super().get(*key)
+
+    shape = Shape(cpus=8, memory_gib=32)
+    offers = {pool(f"a{i}", vm=f"type-{i % 4}"): 1.0 for i in range(40)}
+    shapes = Counted(dict.fromkeys(offers, shape))
+    wants = Requirements(any_of=(Match(vm="type-1", needs=Needs(memory=Amount(32.0))),))
+    found = order(offers, wants, shapes=shapes, avoid_s=120, now=NOW)
+    assert {choice.pool.vm for choice in found} == {"type-1"}
+    assert shapes.asked == len(found) == 10

@@ -156,6 +156,24 @@ def test_offers_are_unknown_until_every_cloud_answered_or_one_has_pools() -> Non
     assert set(asked.offers() or {}) == {cloud.pool("a")}
 
 
+def test_what_decisions_read_of_the_offers_is_made_once_for_each_answer() -> None:
+    clock = FakeClock()
+    cloud = FakeCloud(clock=clock, zones=("a",))
+    asked = watcher(clock, cloud, Inline())
+    asked.ask_offers()
+    before = asked.market()
+    assert before is not None
+    assert asked.market() is before
+    assert set(before.prices) == {cloud.pool("a")}
+    cloud.zones = ("a", "b")
+    clock.advance(60)
+    asked.ask_offers()
+    after = asked.market()
+    assert after is not None
+    assert set(after.prices) == {cloud.pool("a"), cloud.pool("b")}
+    assert set(before.prices) == {cloud.pool("a")}, "whoever reads it reads on"
+
+
 def test_a_reader_waits_for_a_fresh_listing_but_not_for_a_cloud_that_is_away() -> None:
     clock = FakeClock()
     cloud = FakeCloud(clock=clock)

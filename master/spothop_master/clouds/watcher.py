@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from spothop.backoff import delay_s
+from spothop.catalog.needs import Shape
 from spothop.catalog.table import Catalogue, packaged
 from spothop.wire import Pool
 from spothop_master.clouds.base import Cloud, CloudError, CloudLimits, KeepsRecords, PoolInfo, Vm
@@ -71,6 +72,28 @@ class Offers:
     by_pool: Mapping[Pool, PoolInfo]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Market:
+    """What all clouds offer, as decisions read it; nobody changes it."""
+
+    made_of: tuple[Offers, ...]
+    infos: Mapping[Pool, PoolInfo]
+    prices: Mapping[Pool, float]
+    """USD an hour."""
+    shapes: Mapping[Pool, Shape]
+    """What the VM types have; of one that is missing nobody knows."""
+
+    @classmethod
+    def of(cls, offers: tuple[Offers, ...]) -> Market:
+        infos = {pool: info for each in offers for pool, info in each.by_pool.items()}
+        return cls(
+            made_of=offers,
+            infos=infos,
+            prices={pool: info.price for pool, info in infos.items()},
+            shapes={pool: info.shape for pool, info in infos.items() if info.shape is not None},
+        )
+
+
 @dataclass(kw_only=True)
 class _Asked:
     """How one question to one cloud goes."""
@@ -109,6 +132,7 @@ class CloudWatcher:
         self._on_offers: list[Callable[[], None]] = []
         self._listings: dict[str, Listing] = {}
         self._offers: dict[str, Offers] = {}
+        self._market: Market | None = None
         self._asked: dict[tuple[str, str], _Asked] = {}
         self._records: dict[tuple[str, str], EndCause] = {}
         self._record_due: dict[tuple[str, str], datetime] = {}
@@ -197,11 +221,18 @@ class CloudWatcher:
 
     # -- offers ----------------------------------------------------------------------------------
 
-    def offers(self) -> dict[Pool, PoolInfo] | None:
+    def offers(self) -> Mapping[Pool, PoolInfo] | None:
         """Of all clouds that answered; None while some have not and no answer has a pool."""
-        answered = self.offers_by_cloud()
-        pools = {pool: info for offer in answered.values() for pool, info in offer.by_pool.items()}
-        return pools if pools or len(answered) == len(self._clouds) else None
+        market = self.market()
+        return None if market is None else market.infos
+
+    def market(self) -> Market | None:
+        """`offers`, made once for each answer of a cloud: every decision asks for them."""
+        answered, known = self.offers_by_cloud(), self._market
+        offers = tuple(answered.values())
+        if known is None or [*map(id, known.made_of)] != [*map(id, offers)]:
+            known = self._market = Market.of(offers)
+        return known if known.infos or len(answered) == len(self._clouds) else None
 
     def offers_by_cloud(self) -> dict[str, Offers]:
         """The newest of each cloud that ever answered."""

@@ -14,13 +14,17 @@ job never asks the same failing pool again and again while others are left.
 What does not work: leaving out pools with trouble for good (with one zone the job would stand
 still), counting refusals (a pool that was full all day would be the last one for another day), and
 the price alone (the cheapest pool is often the one that is being emptied).
+
+A cloud has thousands of pools, and after a notice time is short: what is asked of every pool is a
+few comparisons, and the rest only of those that are left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from spothop.catalog.needs import Shape
 from spothop.wire import ANY_ZONE, Pool, VmReason
@@ -30,13 +34,23 @@ from spothop_master.core.refusals import FINAL, PoolRefusal
 NOTHING_KNOWN: Mapping[Pool, Shape] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+Harm: TypeAlias = tuple[datetime, str]
+"""When, and what."""
+
+
+class Choice(NamedTuple):
     """A pool with the reason for its place."""
 
     pool: Pool
     price: float
-    reason: str
+    harm: Harm | None
+    """The newest trouble."""
+    now: datetime
+
+    @property
+    def reason(self) -> str:
+        """In words; of thousands of choices one is told."""
+        return _reason(self.pool, self.price, self.harm, self.now)
 
 
 def order(
@@ -59,60 +73,72 @@ def order(
     refusal counts against the pool alone.
     """
     known = {refusal.pool: refusal for refusal in refusals}
+    since = now - timedelta(seconds=avoid_s)
+    harms = [(place, harm) for place, harm in _harms(history) if harm[0] > since]
     ranked = []
     for pool, price in offers.items():
-        rank = _preference(pool, requirements, shapes.get(pool))
+        rank = _preference(pool, requirements, shapes)
         if rank is None or (requirements.max_price is not None and price > requirements.max_price):
             continue
-        refusal = known.get(pool)
+        refusal = known.get(pool) if known else None
         if refusal is not None and refusal.error in FINAL:
             continue
-        bad = _last_harm(pool, history, refusal, since=now - timedelta(seconds=avoid_s))
+        bad = _last_harm(pool, harms, refusal, since=since) if harms or refusal else None
         when = bad[0].timestamp() if bad else 0.0
         # ties by name: the same facts always give the same order
-        ranked.append(((when, rank, price, str(pool)), pool, price, bad))
-    ranked.sort(key=lambda entry: entry[0])
-    return [
-        Choice(pool=pool, price=price, reason=_reason(pool, price, bad, now))
-        for _, pool, price, bad in ranked
-    ]
+        ranked.append((when, rank, price, str(pool), pool, bad))
+    ranked.sort(key=itemgetter(0, 1, 2, 3))
+    return [Choice(pool, price, bad, now) for _, _, price, _, pool, bad in ranked]
 
 
-def _preference(pool: Pool, requirements: Requirements, shape: Shape | None) -> int | None:
+def _preference(pool: Pool, requirements: Requirements, shapes: Mapping[Pool, Shape]) -> int | None:
     """Index of the first entry of `any_of` that it matches; None when there is none."""
     if pool.spot != requirements.spot:
         return None
     if not requirements.any_of:
         return 0
-    ranks = (i for i, match in enumerate(requirements.any_of) if _matches(pool, match, shape))
-    return next(ranks, None)
+    for rank, match in enumerate(requirements.any_of):
+        # the shape is looked up last: most pools have another name
+        if _named(pool, match) and (not match.needs or match.needs.admits(shapes.get(pool))):
+            return rank
+    return None
 
 
-def _matches(pool: Pool, match: Match, shape: Shape | None) -> bool:
-    pairs = (
-        (match.cloud, pool.cloud),
-        (match.region, pool.region),
-        (match.zone, pool.zone),
-        (match.vm, pool.vm),
+def _named(pool: Pool, match: Match) -> bool:
+    return (
+        match.vm in (None, pool.vm)
+        and match.zone in (None, pool.zone)
+        and match.region in (None, pool.region)
+        and match.cloud in (None, pool.cloud)
     )
-    return all(want is None or want == have for want, have in pairs) and match.needs.admits(shape)
+
+
+def _harms(history: Sequence[VmFacts]) -> list[tuple[Pool, Harm]]:
+    """Of spot VMs, each with its pool."""
+    found = []
+    for vm in history:
+        if not vm.pool.spot:
+            continue
+        if vm.notice_at is not None:
+            found.append((vm.pool, (vm.notice_at, "preempted")))
+        elif vm.at_risk_at is not None:
+            found.append((vm.pool, (vm.at_risk_at, "at risk")))
+        elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:
+            found.append((vm.pool, (vm.ended_at, "preempted")))
+    return found
 
 
 def _last_harm(
-    pool: Pool, history: Sequence[VmFacts], refusal: PoolRefusal | None, *, since: datetime
-) -> tuple[datetime, str] | None:
-    harms = []
+    pool: Pool,
+    harms: Sequence[tuple[Pool, Harm]],
+    refusal: PoolRefusal | None,
+    *,
+    since: datetime,
+) -> Harm | None:
+    here = [harm for place, harm in harms if same_place(place, pool)]
     if refusal is not None:
-        harms.append((refusal.last_at, refusal.error))
-    for vm in history:
-        if vm.pool.spot and same_place(vm.pool, pool):
-            if vm.notice_at is not None:
-                harms.append((vm.notice_at, "preempted"))
-            elif vm.at_risk_at is not None:
-                harms.append((vm.at_risk_at, "at risk"))
-            elif vm.reason is VmReason.PREEMPTED and vm.ended_at is not None:
-                harms.append((vm.ended_at, "preempted"))
-    return max((harm for harm in harms if harm[0] > since), default=None)
+        here.append((refusal.last_at, refusal.error))
+    return max((harm for harm in here if harm[0] > since), default=None)
 
 
 def same_place(one: Pool, other: Pool) -> bool:
@@ -122,7 +148,7 @@ def same_place(one: Pool, other: Pool) -> bool:
     return one.zone == other.zone or ANY_ZONE in (one.zone, other.zone)
 
 
-def _reason(pool: Pool, price: float, bad: tuple[datetime, str] | None, now: datetime) -> str:
+def _reason(pool: Pool, price: float, bad: Harm | None, now: datetime) -> str:
     text = f"{pool} at {price:g} USD/h"
     if bad is None:
         return text

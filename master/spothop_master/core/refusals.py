@@ -210,6 +210,8 @@ def closed(
     own = {each.pool: each.until for each in refusals if each.until is not None}
     shut = [each for each in back_offs if now < each.until]
     found: dict[Pool, Closed] = {}
+    if not own and not shut:
+        return found
     for pool in pools:
         reasons = [Closed(until=each.until, by=each) for each in shut if each.covers(pool)]
         if pool in own and now < own[pool]:

@@ -20,7 +20,6 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from spothop.catalog.needs import Shape
 from spothop.jobspec import JobSpec
 from spothop.wire import (
     JOB_ACTIVE,
@@ -130,13 +129,7 @@ def snapshots_of(
     refused = refusals.of_jobs(session, launching) if launching else {}
     back_offs = refusals.back_offs(session) if launching else ()
     vm_quotas = _vm_quotas(session, [row for row in jobs if row.id in launching], observed)
-    infos = observed.watcher.offers()
-    offers: dict[Pool, float] | None = None
-    shapes: dict[Pool, Shape] = {}
-    if infos is not None:
-        offers = {pool: info.price for pool, info in infos.items()}
-        if launching:
-            shapes = {pool: info.shape for pool, info in infos.items() if info.shape is not None}
+    market = observed.watcher.market()
     requirements = _requirements(session, job_ids, observed)
     return {
         row.id: Snapshot(
@@ -147,8 +140,8 @@ def snapshots_of(
             refusals=refused.get(row.id, ()),
             back_offs=back_offs,
             quota=vm_quotas.get(row.id),
-            offers=offers,
-            shapes=shapes,
+            offers=None if market is None else market.prices,
+            shapes={} if market is None else market.shapes,
             silent_together=together(*observed.silent(now)),
             limits=observed.limits,
             jitter=jitter(),
