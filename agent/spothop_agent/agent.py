@@ -61,10 +61,14 @@ TEND_S = 1.0
 """How often the disk is looked after."""
 
 OK = 0
+"""Exit code: the VM is over for its master."""
 REFUSED = 3
 """Exit code: the master does not take the join token; starting again does not help."""
 ALONE = 4
 """Exit code: there is no master any more; the VM is to be shut down (`dead_man`)."""
+STOPPED = 5
+"""Exit code: SIGTERM, and the VM is not over. Its training goes on, and whoever stopped the agent
+may only be about to start it again (a service manager after an upgrade of a library)."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +160,9 @@ class Agent:
             self._link.heard_at = min(heard_at, self._link.heard_at)
         self._begin()
         await self._work()
-        return OK if self._alone is None else ALONE
+        if self._alone is not None:
+            return ALONE
+        return OK if self._state.now.over else STOPPED
 
     async def _join(self) -> None:
         began = self._clock.monotonic()
@@ -285,18 +291,29 @@ class Agent:
     async def _be_deserted(self) -> None:
         """Returns when nobody but us will end this VM; `_alone` says why."""
         while True:
-            self._alone = dead_man.why_alone(
-                now=self._clock.boottime(),
-                heard=self._link.heard_at,
-                away_s=self._config.away_s,
-                ends_at=self._state.now.ends_at,
-            )
+            ends_at = self._state.now.ends_at
+            self._alone = dead_man.why_late(now=self._clock.boottime(), ends_at=ends_at)
+            if self._alone is None and (why := self._why_silent()) is not None:
+                await self._ask_once_more()
+                self._alone = why if self._why_silent() is not None else None
             if self._alone is not None:
                 return
             noted = self._state.now.heard_at
             if noted is None or self._link.heard_at - noted >= dead_man.NOTE_S:
                 self._state.set(heard_at=self._link.heard_at)
             await asyncio.sleep(dead_man.LOOK_S)
+
+    def _why_silent(self) -> str | None:
+        return dead_man.why_silent(
+            now=self._clock.monotonic(), heard=self._link.heard_at, away_s=self._config.away_s
+        )
+
+    async def _ask_once_more(self) -> None:
+        with contextlib.suppress(LinkError, asyncio.TimeoutError):
+            await asyncio.wait_for(
+                self._link.sync(self._spool, self._sync_request(), self._on_directives),
+                dead_man.LAST_ASK_S,
+            )
 
     async def _end_alone(self, why: str) -> None:
         """Save and upload what can be, in a limited time."""

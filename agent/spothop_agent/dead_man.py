@@ -4,6 +4,10 @@ A VM costs money until somebody ends it. That is the master's work, so this is f
 there is no master any more: it was away for a day (settable), or the job's `max_duration` has been
 over for a while, at which a master that lives has ended the job. Then the agent saves, leaves with
 an exit code of its own, and whoever started it shuts the VM down. Pure.
+
+Silence counts only while the VM is awake (CLOCK_MONOTONIC): one that was suspended for a weekend,
+as a laptop with its master is, could hear nothing. And the master is asked once more before the
+end, because an agent that was stopped for long has heard nothing either.
 """
 
 from __future__ import annotations
@@ -17,17 +21,23 @@ LOOK_S = 10.0
 NOTE_S = 600.0
 """How often it is written down when the master last answered: an agent that is started again
 counts on."""
+LAST_ASK_S = 30.0
+"""For the master's answer to the last question."""
 SAVE_S = 3600.0
 """For the last save and all that is left to upload."""
 
 
-def why_alone(*, now: float, heard: float, away_s: float, ends_at: float | None) -> str | None:
-    """Why this VM ends itself now; None while it does not. All in seconds of CLOCK_BOOTTIME:
-    `heard` is when the master last answered, `ends_at` when the job is to be over."""
-    if now - heard >= away_s:
-        return (
-            f"the master has not answered for {duration(away_s)}: saving, then this VM ends itself"
-        )
+def why_silent(*, now: float, heard: float, away_s: float) -> str | None:
+    """Why this VM ends itself if the last question is not answered; None while it asks nothing. In
+    seconds of CLOCK_MONOTONIC: `heard` is when the master last answered."""
+    if now - heard < away_s:
+        return None
+    return f"the master has not answered for {duration(away_s)}: saving, then this VM ends itself"
+
+
+def why_late(*, now: float, ends_at: float | None) -> str | None:
+    """Why this VM ends itself now; None while it does not. In seconds of CLOCK_BOOTTIME:
+    `ends_at` is when the job is to be over."""
     if ends_at is not None and now >= ends_at + LATE_S:
         return (
             "the job's max_duration is over, and its master has not ended this VM: it ends itself"

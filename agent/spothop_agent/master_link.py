@@ -141,8 +141,8 @@ class MasterLink:
         self._clock = clock
         self._rng = rng
         self._most = SYNC_BYTES
-        self.heard_at = clock.boottime()
-        """When the master last did what was asked, in seconds of CLOCK_BOOTTIME; at first, now."""
+        self.heard_at = clock.monotonic()
+        """When the master last did what was asked, in seconds of CLOCK_MONOTONIC; at first, now."""
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self.over = asyncio.Event()
@@ -307,5 +307,5 @@ class MasterLink:
         except httpx.HTTPError as error:
             raise MasterAway(f"{path}: {error!r}") from error
         check(response)
-        self.heard_at = self._clock.boottime()
+        self.heard_at = self._clock.monotonic()
         return response

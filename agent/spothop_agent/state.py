@@ -149,7 +149,7 @@ class State(BaseModel):
     notice: NoticeSeen | None = None
     """The newest notice; it belongs to the VM and outlives an attempt."""
     heard_at: float | None = None
-    """When the master last answered, some minutes old at most, in seconds of CLOCK_BOOTTIME."""
+    """When the master last answered, some minutes old at most, in seconds of CLOCK_MONOTONIC."""
     ends_at: float | None = None
     """When the job is to be over, in seconds of CLOCK_BOOTTIME."""
     over: bool = False

@@ -40,6 +40,7 @@ from spothop.wire import (
     StopDirective,
     StorageSpec,
 )
+from spothop_agent.agent import STOPPED
 from support.waiting import WITHIN_S
 
 pytestmark = pytest.mark.e2e
@@ -349,7 +350,7 @@ def test_sigterm_leaves_the_process_to_the_vm(
     agent = vm.start()
     master.wait_for(StepsReport)
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(WITHIN_S) == 0
+    assert agent.wait(WITHIN_S) == STOPPED
     os.kill(vm.trainer_pid(), 0)
     assert "training from 0" in master.log()
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fakes.agent_vm import BUNDLE, assignment
@@ -37,7 +38,7 @@ from spothop.wire import (
     StopDirective,
 )
 from spothop_agent import dead_man
-from spothop_agent.agent import ALONE, OVER_PATIENCE_S, REFUSED, Agent
+from spothop_agent.agent import ALONE, OVER_PATIENCE_S, REFUSED, STOPPED, Agent
 from spothop_agent.chaos import from_text
 from spothop_agent.paths import AgentPaths, AttemptPaths
 from spothop_agent.state import Phase, State, StateFile
@@ -217,7 +218,7 @@ def test_sigterm_leaves_the_process_alone(tmp_path: Path) -> None:
         running = await vm.training(agent)
         vm.process().say("done", step=1)
         agent.leave.set()
-        assert await running == 0
+        assert await running == STOPPED  # 0 would have the VM shut down
         assert vm.process().signals == []
         assert not vm.state().over
         assert "attempt 1 of job job-1" in vm.master.log()  # its last words
@@ -270,6 +271,53 @@ def test_an_agent_that_is_started_again_counts_on(tmp_path: Path) -> None:
         assert asyncio.get_running_loop().time() - left == pytest.approx(AWAY_S, abs=20.0)
         vm.process().end(OK)
         assert await again == ALONE
+
+    play(scenario)
+
+
+def test_a_vm_that_was_suspended_with_its_master_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path).counts()
+        running = await vm.training(vm.agent())
+        vm.master.away = True  # the network comes up after the VM
+        now = LoopClock.monotonic
+        monkeypatch.setattr(LoopClock, "boottime", lambda clock: now(clock) + 10 * AWAY_S)
+        await asyncio.sleep(30.0)
+        vm.master.away = False
+        await asyncio.sleep(30.0)
+        assert vm.state().stop is None
+        vm.direct(ReleaseDirective())
+        assert await running == 0
+
+    play(scenario)
+
+
+def _slow_transport(master: MasterScript) -> httpx.MockTransport:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(1.0)
+        return master._answer(request)
+
+    return httpx.MockTransport(answer)
+
+
+def test_an_agent_that_was_not_there_for_long_asks_before_it_ends_its_vm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path).counts()
+        agent = vm.agent()
+        running = await vm.training(agent)
+        agent.leave.set()
+        await running
+        await asyncio.sleep(2 * AWAY_S)
+        monkeypatch.setattr(MasterScript, "transport", property(_slow_transport))
+        again = asyncio.create_task(vm.agent().run())
+        await asyncio.sleep(30.0)
+        assert vm.state().stop is None
+        vm.direct(ReleaseDirective())
+        assert await again == 0
 
     play(scenario)
 
