@@ -75,12 +75,19 @@ def forget_token(home: Path, hash_: str) -> None:
         pass
 
 
-def publish(path: Path, text: str, *, mode: int) -> None:
-    """Write a whole file or none, with these permissions from its first byte on."""
+def publish(path: Path, text: str, *, mode: int, new: bool = False) -> None:
+    """Write a whole file or none, with these permissions from its first byte on. `new`: raises
+    FileExistsError when somebody else, at the same moment too, has made it."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    if not new:
+        aside.replace(path)
+        return
+    try:
+        os.link(aside, path)
+    finally:
+        aside.unlink()

@@ -64,8 +64,7 @@ class Keys:
         something was encrypted. Harmless when repeated. Raises `KeyFileError`."""
         masters = _read(self.path)
         if masters is None and not in_use:
-            masters = [secrets.token_bytes(SIZE)]
-            _write(self.path, masters)
+            masters = _made(self.path)
         found = [key_id(master) for master in masters or ()]
         if missing := sorted(set(in_use) - set(found)):
             has = f"has only {', '.join(found)}" if found else "is not there"
@@ -169,10 +168,22 @@ def _decoded(line: str, path: Path, number: int) -> bytes:
     return master
 
 
-def _write(path: Path, masters: Sequence[bytes]) -> None:
+def _made(path: Path) -> list[bytes] | None:
+    """A first key; that of another master where one that shares the file is faster."""
+    masters = [secrets.token_bytes(SIZE)]
+    try:
+        _write(path, masters, new=True)
+    except FileExistsError:
+        return _read(path)
+    return masters
+
+
+def _write(path: Path, masters: Sequence[bytes], *, new: bool = False) -> None:
     lines = "".join(f"{base64.b64encode(master).decode()}\n" for master in masters)
     try:
-        home.publish(path, _HEADER + lines, mode=0o600)
+        home.publish(path, _HEADER + lines, mode=0o600, new=new)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise KeyFileError(
             f"key_file = {path}: cannot be written ({error.strerror}); make a folder that the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import stat
 from pathlib import Path
 
@@ -35,6 +36,22 @@ def test_the_first_start_makes_a_file_that_only_its_user_reads(tmp_path: Path) -
     assert first.ids == second.ids
     assert first.at_rest() == second.at_rest()
     assert opened(tmp_path / "other.key").ids != first.ids
+
+
+def test_two_masters_that_make_the_file_at_once_have_the_same_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, token = Keys(tmp_path / "keys"), Keys(tmp_path / "keys"), secrets.token_bytes
+
+    def while_the_other_is_faster(size: int) -> bytes:
+        monkeypatch.setattr(secrets, "token_bytes", token)
+        other.open()
+        return token(size)
+
+    monkeypatch.setattr(secrets, "token_bytes", while_the_other_is_faster)
+    one.open()
+    assert one.ids == other.ids
+    assert [path.name for path in tmp_path.iterdir()] == ["keys"]
 
 
 def test_the_first_line_makes_and_all_of_them_open(tmp_path: Path) -> None:
