@@ -62,15 +62,17 @@ def names_of(public_url: str, host: str) -> list[str]:
 
 def ensure(folder: Path, names: Collection[str], *, now: datetime) -> Certificates:
     """Authority and leaf as they should be now, made where they are not. Raises TlsError."""
+    wanted = [_alternative(name) for name in names]
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         ca_pem, ca_key = folder / "ca.pem", folder / "ca.key"
-        if not ca_pem.exists() or not ca_key.exists():
+        if (
+            not ca_pem.exists()
+        ):  # without its key alone it stays: another cuts off all that trust it
             _make_authority(ca_pem, ca_key, now=now)
         authority = x509.load_pem_x509_certificate(ca_pem.read_bytes())
         chain = folder / "leaf.pem"
         earlier = _alternatives_of(chain) if chain.exists() else []
-        wanted = [_alternative(name) for name in names]
         if not {*wanted} <= {*earlier} or _is_due(chain, authority, now=now):
             known = [*dict.fromkeys([*wanted, *earlier])][:MOST_NAMES]
             _make_leaf(chain, authority, _load_key(ca_key), known, now=now)
@@ -79,7 +81,7 @@ def ensure(folder: Path, names: Collection[str], *, now: datetime) -> Certificat
     except (OSError, ValueError, TypeError) as error:
         raise TlsError(
             f"{folder}: {error}; put its files back, or remove the folder: a new authority is made,"
-            " which clients and browsers then have to be told of"
+            " which clients and browsers then have to be told of, and running VMs do not know"
         ) from None
     return Certificates(ca_pem=text, chain=chain, not_after=leaf.not_valid_after_utc)
 
@@ -189,7 +191,11 @@ def _alternative(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(name.encode("idna").decode("ascii"))
+    except ValueError as error:
+        raise TlsError(f"{name!r} is no name of a machine ({error}); correct the URL") from None
 
 
 def _is_wildcard(host: str) -> bool:

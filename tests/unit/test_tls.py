@@ -131,6 +131,27 @@ def test_a_damaged_file_is_told_and_not_replaced(tmp_path: Path, name: str) -> N
     assert (tmp_path / name).read_text() == "damaged"
 
 
+def test_an_authority_without_its_key_is_not_replaced(tmp_path: Path) -> None:
+    before = tls.ensure(tmp_path, NAMES, now=NOW)
+    (tmp_path / "ca.key").unlink()
+    assert tls.ensure(tmp_path, NAMES, now=NOW) == before  # nothing is to be signed
+    with pytest.raises(tls.TlsError, match=r"ca\.key.*put its files back"):
+        tls.ensure(tmp_path, ["another.example"], now=NOW)
+    assert (tmp_path / "ca.pem").read_text() == before.ca_pem
+
+
+def test_a_key_that_a_crash_left_alone_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "ca.key").write_text("half an authority")
+    tls.ensure(tmp_path, NAMES, now=NOW)
+
+
+@pytest.mark.parametrize("name", ["a..b", f"{'a' * 64}.example"])
+def test_a_url_with_a_wrong_name_is_told_and_no_folder_is_blamed(tmp_path: Path, name: str) -> None:
+    with pytest.raises(tls.TlsError, match="is no name of a machine") as raised:
+        tls.ensure(tmp_path, [name], now=NOW)
+    assert "remove the folder" not in str(raised.value)
+
+
 def test_names_are_those_by_which_it_is_reached() -> None:
     assert tls.names_of("https://m.example:8900", "0.0.0.0")[0] == "m.example"
     assert "0.0.0.0" not in tls.names_of("https://m.example", "0.0.0.0")
