@@ -20,6 +20,7 @@ import pytest
 from fakes.http_master import BUNDLE, BUNDLE_SHA256
 from fakes.served_master import ServedMaster, served_master
 from spothop.wire import AgentConfig, Dialect
+from spothop_agent.agent import STOPPED
 from spothop_master.boot import user_data
 from spothop_master.boot.agent_zip import PORTABLE, native_tag
 from spothop_master.store.schema import VmRow
@@ -220,6 +221,26 @@ def test_one_tool_is_enough(
     assert over(vm) == "shutdown -h +10\n"  # refused: its master ends it, or it ends itself
     runs = (vm.directory / "runs").read_text()
     assert runs == "169.254.169.254,metadata.google.internal /root\n"
+
+
+def test_a_list_with_spaces_of_what_needs_no_proxy_keeps_no_agent_from_its_start(
+    master: ServedMaster, booted: Callable[..., BootedVm]
+) -> None:
+    vm = booted({native_tag(): stand_in(master, 3)})
+    assert vm.boot(NO_PROXY="localhost, 10.0.0.1").returncode == 0
+    over(vm)
+    runs = (vm.directory / "runs").read_text()
+    assert runs == "169.254.169.254,metadata.google.internal,localhost,10.0.0.1 /root\n"
+
+
+def test_an_agent_that_was_only_stopped_is_started_again_and_ends_no_vm(
+    master: ServedMaster, booted: Callable[..., BootedVm]
+) -> None:
+    vm = booted({native_tag(): stand_in(master, STOPPED, 3)})
+    vm.tell("sleep")
+    assert vm.boot().returncode == 0
+    until(lambda: "shutdown" in vm.told, what="the VM ends itself")
+    assert len((vm.directory / "runs").read_text().splitlines()) == 2
 
 
 def test_an_agent_that_dies_is_started_again_until_it_is_released(

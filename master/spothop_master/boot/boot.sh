@@ -129,6 +129,7 @@ say "agent installed: $A, $PY"
 
 HOME=${HOME:-/root} # neither cloud-init nor systemd has one, and caches of training libraries need it
 NO_PROXY=169.254.169.254,metadata.google.internal${NO_PROXY:+,$NO_PROXY}
+NO_PROXY=$(printf %s "$NO_PROXY" | tr -d '[:space:]') # it becomes one word of a unit, or of a shell
 if [ -d /run/systemd/system ]; then
   put /etc/systemd/system/spothop-agent.service <<END
 [Unit]
