@@ -16,6 +16,7 @@ import pytest
 
 from fakes.aws import FOR_EVER, Emulator, Fault
 from spothop.wire import AgentConfig, Dialect, Pool
+from spothop_master.clouds import inventory
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import AwsConfig
 from spothop_master.clouds.aws.driver import AwsCloud
@@ -27,8 +28,10 @@ from spothop_master.clouds.base import (
     CloudError,
     CloudVmState,
     LaunchSpec,
+    ListsByRegion,
     NoCapacity,
     PriceTooHigh,
+    TellsRemains,
     Throttled,
     Unavailable,
     Vm,
@@ -343,9 +346,61 @@ def test_disks_and_addresses_that_nobody_uses_are_told(aws: Emulator, cloud: Aws
     address = ec2.allocate_address(
         Domain="vpc", TagSpecifications=[{"ResourceType": "elastic-ip", "Tags": tags}]
     )
-    found = {(each.kind, each.id) for each in cloud.remains("us")}
-    assert found == {("volume", volume["VolumeId"]), ("address", address["AllocationId"])}
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    interface = ec2.create_network_interface(
+        SubnetId=subnet,
+        TagSpecifications=[{"ResourceType": "network-interface", "Tags": tags}],
+    )["NetworkInterface"]["NetworkInterfaceId"]
+    remains = cloud.remains("us")
+    assert {(each.kind, each.id) for each in remains} == {
+        ("volume", volume["VolumeId"]),
+        ("address", address["AllocationId"]),
+        ("network interface", interface),
+    }
     assert cloud.remains("them") == []
+    for each in [*remains, *remains]:  # one that is gone does not matter
+        cloud.remove(each)
+    assert cloud.remains("us") == []
+
+
+def test_regions_are_listed_one_by_one(aws: Emulator, make_cloud: MakeCloud) -> None:
+    cloud = make_cloud(regions=[REGION, "us-west-2"])
+    assert isinstance(cloud, ListsByRegion)
+    assert isinstance(cloud, TellsRemains)
+    west = Pool(cloud="aws", region="us-west-2", zone="us-west-2b", vm="g5.xlarge")
+    east, other = cloud.launch(spec(), "t1").id, cloud.launch(spec(west), "t2").id
+    assert cloud.regions() == [REGION, "us-west-2"]
+    assert [vm.id for vm in cloud.list_region(REGION, "us")] == [east]
+    assert [vm.id for vm in cloud.list_region("us-west-2", "us")] == [other]
+    aws.client("ec2").create_volume(
+        AvailabilityZone="us-east-1a",
+        Size=8,
+        TagSpecifications=[{"ResourceType": "volume", "Tags": [{"Key": OWNER_TAG, "Value": "us"}]}],
+    )
+    assert len(cloud.remains("us", region=REGION)) == 1
+    assert cloud.remains("us", region="us-west-2") == []
+
+
+def test_everything_ends_though_the_database_knows_nothing(
+    aws: Emulator, make_cloud: MakeCloud
+) -> None:
+    cloud = make_cloud(regions=[REGION, "us-west-2"])
+    west = Pool(cloud="aws", region="us-west-2", zone="us-west-2b", vm="g5.xlarge")
+    cloud.launch(spec(), "t1")
+    cloud.launch(spec(west), "t2")
+    aws.script.fail("DescribeInstances", "InternalError")
+    found = inventory.read(cloud, "us")
+    assert len(found.vms) == 1
+    assert len(found.errors) == 1
+    assert "does not list its VMs" in found.errors[0]
+    stranger = make_cloud(regions=[REGION, "us-west-2"])
+    ended, errors_ = inventory.end(stranger, inventory.read(stranger, "us").vms)
+    assert (len(ended), errors_) == (2, [])
+    aws.clock.advance(120)
+    assert aws.fleet.living() == []
+    assert inventory.read(stranger, "us") == inventory.Inventory(
+        vms=[], remains=[], errors=[], silent=frozenset()
+    )
 
 
 def test_fifty_launches_cost_hardly_more_than_fifty_calls(aws: Emulator, cloud: AwsCloud) -> None:

@@ -92,9 +92,42 @@ def launch(cloud: AwsCloud, token: str, *, spot: bool = True, **tags: str) -> st
     return cloud.launch(wanted, token).id
 
 
+def left_over(aws: Emulator, **tags: str) -> dict[str, dict[str, str]]:
+    """A disk, an address and a network interface; by operation, the parameters that delete each."""
+    ec2 = aws.client("ec2")
+
+    def tagged(kind: str) -> list[dict[str, Any]]:
+        named = [{"Key": key, "Value": value} for key, value in tags.items()]
+        return [{"ResourceType": kind, "Tags": named}]
+
+    volume = ec2.create_volume(
+        AvailabilityZone="us-east-1a", Size=8, TagSpecifications=tagged("volume")
+    )
+    address = ec2.allocate_address(Domain="vpc", TagSpecifications=tagged("elastic-ip"))
+    interface = ec2.create_network_interface(
+        SubnetId=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
+        TagSpecifications=tagged("network-interface"),
+    )["NetworkInterface"]
+    return {
+        "delete_volume": {"VolumeId": volume["VolumeId"]},
+        "release_address": {"AllocationId": address["AllocationId"]},
+        "delete_network_interface": {"NetworkInterfaceId": interface["NetworkInterfaceId"]},
+    }
+
+
+def test_what_others_left_over_can_not_be_deleted(account: Emulator) -> None:
+    theirs = left_over(account, project="other")
+    ec2 = account.client("ec2", **keys_of(account, "master.json"))
+    for operation, params in theirs.items():
+        denied(getattr(ec2, operation), **params)
+
+
 def test_the_masters_policy_allows_all_that_the_driver_does(
     account: Emulator, tmp_path: Path
 ) -> None:
+    left_over(account, **{OWNER_TAG: "them"})
+    made = driver(account, {}, tmp_path).remains("them")
+    assert len(made) == 3
     cloud = driver(account, keys_of(account, "master.json"), tmp_path)
     assert POOL in {info.pool for info in cloud.pools()}
     ours = {OWNER_TAG: "us"}
@@ -110,6 +143,9 @@ def test_the_masters_policy_allows_all_that_the_driver_does(
     }
     assert cloud.end_cause(spot) is EndCause.PREEMPTED
     assert cloud.remains("us") == []
+    for remain in made:
+        cloud.remove(remain)
+    assert not {*made} & {*cloud.remains("them")}
     assert not cloud._without_status, "DescribeSpotInstanceRequests was refused"
 
 

@@ -53,6 +53,7 @@ def there(agent: HttpAgent) -> dict[str, str]:
         "sha256": BUNDLE_SHA256,
         "name": "spare",
         "token_id": "4",
+        "cloud": "no-such-cloud",
     }
 
 

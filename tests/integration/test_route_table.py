@@ -74,6 +74,8 @@ DELETE /api/v1/tokens/{token_id}          401   200   403   403   403   401   40
 GET    /api/v1/checks                     401   200   403   403   403   401   401   401   401
 GET    /api/v1/strays                     401   200   403   403   403   401   401   401   401
 POST   /api/v1/strays/end                 401   200   403   403   403   401   401   401   401
+GET    /api/v1/inventory                  401   200   403   403   403   401   401   401   401
+POST   /api/v1/inventory/{cloud}/end      401   422   403   403   403   401   401   401   401
 
 POST   /agent/v1/join                     200   200   200   200   200   200   200   200   200
 POST   /agent/v1/sync                     401   401   401   401   401   200   403   401   401
@@ -148,6 +150,7 @@ class World:
             "{vm_id}": self.agent.vm,
             "{sha256}": master.upload(CODE_OF_OWNER, token=self.tokens["owner"]),
             "{name}": self.spare_user,
+            "{cloud}": "no-such-cloud",  # the end of a real one would end what others here use
             "{token_id}": str(self.spare_token),
         }
         agents = master.settings.home / "agents"

@@ -51,7 +51,7 @@ app.command()(preemptions.inject)
 app.command()(clouds.pools)
 app.command()(clouds.catalog)
 app.command(context_settings=_PASS_ON, add_help_option=False)(programs.simulate)  # it has its own
-app.command()(clouds.vms)
+app.command(cls=clouds.VmsCommand)(clouds.vms)
 app.command()(clouds.doctor)
 app.command()(clouds.status)
 app.command()(jobs.download)

@@ -36,6 +36,7 @@ from spothop.wire import (
     EventView,
     InjectionView,
     InjectRequest,
+    InventoryView,
     JobDetail,
     JobNews,
     JobPage,
@@ -304,6 +305,24 @@ class Client:
         return self._http.read(
             list[StrayView], self._http.send("POST", "/strays/end", params=params)
         )
+
+    def inventory(self, *, cloud: str | None = None) -> list[InventoryView]:
+        """What the clouds themselves list of this master, of one cloud or of all, beside its rows.
+        For admins; takes a few seconds for each region."""
+        params = {} if cloud is None else {"cloud": cloud}
+        answer = self._http.send("GET", "/inventory", params=params, wait_s=CHECKS_S)
+        return self._http.read(list[InventoryView], answer)
+
+    def end_inventory(self, cloud: str, *, now: bool = False) -> InventoryView:
+        """One step towards the end of everything of this master in a cloud, and what is left: ask
+        again until nothing is. Jobs are cancelled after a save; `now`: without. For admins."""
+        answer = self._http.send(
+            "POST",
+            f"/inventory/{_part(cloud)}/end",
+            params={"now": "true" if now else "false"},
+            wait_s=CHECKS_S,
+        )
+        return self._http.read(InventoryView, answer)
 
     def checks(self, *, cloud: str | None = None) -> list[CheckView]:
         """What the master's cloud accounts lack, of one cloud or of all. For admins; takes a few

@@ -242,6 +242,65 @@ class StrayView(BaseModel):
     """What the cloud answered."""
 
 
+class ListedAs(str, Enum):
+    """What the master knows of a VM that it or its cloud tells of."""
+
+    KNOWN = "known"
+    """A living row of the master owns it."""
+    ORPHAN = "orphan"
+    """It carries the master's tag, and no living row owns it."""
+    UNLISTED = "unlisted"
+    """A row is alive, and the cloud does not list its VM."""
+
+
+class InventoryVm(BaseModel):
+    """One VM of this installation, of the cloud's own listing or of the master's rows."""
+
+    cloud_id: str | None
+    """None: it has none yet, as far as the master knows."""
+    pool: Pool
+    state: str
+    """As the cloud says: pending, running, stopping; of one that is not listed the row's."""
+    listed_as: ListedAs
+    requested_at: datetime
+    vm: str | None
+    """The row's id."""
+    job: str | None
+    price: float | None
+    """USD an hour; None: not known."""
+    note: str
+    """What becomes of it, where that is not plain."""
+
+
+class RemainView(BaseModel):
+    """What carries this installation's tag and no VM uses."""
+
+    kind: str
+    """volume, address, network interface."""
+    id: str
+    region: str
+    detail: str
+
+
+class InventoryView(BaseModel):
+    """What one cloud itself says of this installation, beside the master's rows. VMs that are over
+    are left out."""
+
+    cloud: str
+    vms: list[InventoryVm]
+    remains: list[RemainView]
+    jobs: int
+    """So many may run here, have not ended, and are not being cancelled."""
+    errors: list[str]
+    """What could not be seen or done; then the rest may be incomplete."""
+
+    @property
+    def price(self) -> float:
+        """USD an hour of the VMs that the cloud lists and whose price is known."""
+        listed = [vm for vm in self.vms if vm.listed_as is not ListedAs.UNLISTED]
+        return sum(vm.price or 0.0 for vm in listed)
+
+
 class RefusalView(BaseModel):
     """How often one pool refused VMs of a job."""
 

@@ -282,3 +282,40 @@ class TellsConsole(Protocol):
     def console(self, vm_id: str) -> str:
         """As much as the cloud has, which may be a minute behind; "" where it has nothing. Raises
         CloudError."""
+
+
+@runtime_checkable
+class ListsByRegion(Protocol):
+    """A cloud whose regions can be listed one by one, so that one that does not answer hides no
+    other one. Optional beside `Cloud`."""
+
+    def regions(self) -> Sequence[str]:
+        """Where VMs of ours may be."""
+
+    def list_region(self, region: str, owner: str) -> Sequence[Vm]:
+        """What `Cloud.list` has of this region. Raises CloudError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remain:
+    """Something of ours beside VMs that costs money or stands in the way."""
+
+    kind: str
+    """volume, address, network interface."""
+    id: str
+    region: str
+    detail: str
+    """For people: its size, or the address."""
+
+
+@runtime_checkable
+class TellsRemains(Protocol):
+    """A cloud in which more than VMs may carry our tag, and be left over. Optional beside
+    `Cloud`."""
+
+    def remains(self, owner: str, *, region: str | None = None) -> Sequence[Remain]:
+        """What carries this owner's tag and no VM uses, of one region or of all. Raises
+        CloudError."""
+
+    def remove(self, remain: Remain) -> None:
+        """For good; harmless when it is gone. Raises CloudError."""

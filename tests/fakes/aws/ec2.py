@@ -63,6 +63,11 @@ class LayeredEc2(Enforced, EC2Response):
                 for vm_id in ids
                 if vm_id in known
             ]
+        if action in iam.REMOVED:
+            name = self._get_param(iam.REMOVED[action][1])
+            tags = ec2_backends[ACCOUNT][self.region].describe_tags({"resource-id": [name]})
+            found = {tag["key"]: tag["value"] for tag in tags}
+            return [iam.of_removal(action, self.region, name, found)]
         return super().needs(action)
 
     def _profile_role(self) -> str | None:

@@ -134,6 +134,21 @@ def of_vm(action: str, region: str, vm_id: str, tags: Mapping[str, str]) -> Need
     return Need(action=action, resource=arn("ec2", region, f"instance/{vm_id}"), context=context)
 
 
+REMOVED = {
+    "DeleteVolume": ("volume", "VolumeId"),
+    "DeleteNetworkInterface": ("network-interface", "NetworkInterfaceId"),
+    "ReleaseAddress": ("elastic-ip", "AllocationId"),
+}
+"""The kind of resource that an action deletes, and the parameter that names it."""
+
+
+def of_removal(action: str, region: str, name: str, tags: Mapping[str, str]) -> Need:
+    """An action that deletes something beside VMs."""
+    context = {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
+    resource = arn("ec2", region, f"{REMOVED[action][0]}/{name}")
+    return Need(action=f"ec2:{action}", resource=resource, context=context)
+
+
 def of_fis(action: str, region: str, body: Mapping[str, Any]) -> Iterator[Need]:
     """FIS: what its templates name, the tags, and the role that experiments take."""
     tags = {f"aws:RequestTag/{key}": value for key, value in (body.get("tags") or {}).items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from spothop.cli.commands.common import PAGE, JsonOption, LimitOption, NextOption, print_json
 from spothop.cli.session import aside, session_of
@@ -136,6 +137,22 @@ def status(context: typer.Context, as_json: JsonOption = False) -> None:
         views.status(session.console(), me, disk)
 
 
+EVERY_CLOUD = "*"
+"""What `--cloud` without a name stands for."""
+
+
+class VmsCommand(TyperCommand):
+    """`--cloud` may stand alone, which Typer's options cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        whole = []
+        for number, each in enumerate(args, 1):
+            whole.append(each)
+            if each == "--cloud" and (number == len(args) or args[number].startswith("-")):
+                whole.append(EVERY_CLOUD)
+        return super().parse_args(ctx, whole)
+
+
 def vms(
     context: typer.Context,
     job: Annotated[
@@ -150,8 +167,24 @@ def vms(
         ),
     ] = None,
     cloud: Annotated[
-        str | None, typer.Option(metavar="CLOUD", help="Only VMs of this cloud.")
+        str | None,
+        typer.Option(
+            metavar="[CLOUD]",
+            help="Only VMs of this cloud. Without a name: what the clouds themselves list, and "
+            "what is left over there, beside what the master knows.",
+        ),
     ] = None,
+    terminate_all: Annotated[
+        bool,
+        typer.Option(
+            "--terminate-all",
+            help="With --cloud: cancel the jobs, after a save, and end all that the master ever "
+            "launched in this cloud, or in all.",
+        ),
+    ] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="With --terminate-all: end at once, without a save.")
+    ] = False,
     strays: Annotated[
         bool,
         typer.Option("--strays", help="Those that no job owns, though they have the master's tag."),
@@ -172,29 +205,85 @@ def vms(
     ends them by itself, unless they are so many, or so old, that its database may be the wrong one.
 
     Example: spothop vms --job mnist-small --state running
+
+    Example: spothop vms --cloud --terminate-all
     """
+    if cloud == EVERY_CLOUD or terminate_all or now:
+        others = strays or end_strays or job is not None or state is not None
+        _inventory(context, cloud, others, end=terminate_all, now=now, yes=yes, as_json=as_json)
+    elif strays or end_strays:
+        if job is not None or state is not None:
+            raise typer.BadParameter("strays belong to no job and have no state")
+        _strays(context, cloud, show=strays, end=end_strays, yes=yes, as_json=as_json)
+    else:
+        _rows(context, job, state, cloud, all_=all_, limit=limit, cursor=next_, as_json=as_json)
+
+
+def _inventory(
+    context: typer.Context,
+    cloud: str | None,
+    others: bool,
+    *,
+    end: bool,
+    now: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """`others`: VMs are chosen in another way, too."""
+    if others:
+        raise typer.BadParameter("what the clouds list goes with no other choice of VMs")
+    if now and not end:
+        raise typer.BadParameter("--now is for --terminate-all")
+    if cloud is None:
+        raise typer.BadParameter("--terminate-all needs --cloud, or --cloud CLOUD for one")
+    from spothop.cli import inventory
+
+    session = session_of(context)
+    if end:
+        named = None if cloud == EVERY_CLOUD else cloud
+        done = inventory.end(session, cloud=named, now=now, sure=yes, as_json=as_json)
+    else:
+        done = inventory.show(session, as_json=as_json)
+    if not done:
+        raise typer.Exit(1)
+
+
+def _strays(
+    context: typer.Context, cloud: str | None, *, show: bool, end: bool, yes: bool, as_json: bool
+) -> None:
     from spothop.cli import strays as stray_views
+
+    session = session_of(context)
+    with session.client() as client:
+        if end:
+            found = stray_views.end(session, client, cloud=cloud, sure=yes)
+        else:
+            found = [row for row in client.strays() if cloud in (None, row.pool.cloud)]
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in found])
+    elif show or found:
+        stray_views.table(session.console(), found, now=session.now())
+
+
+def _rows(
+    context: typer.Context,
+    job: str | None,
+    state: str | None,
+    cloud: str | None,
+    *,
+    all_: bool,
+    limit: int,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
     from spothop.cli import views
 
     session = session_of(context)
-    if strays or end_strays:
-        if job is not None or state is not None:
-            raise typer.BadParameter("strays belong to no job and have no state")
-        with session.client() as client:
-            if end_strays:
-                found = stray_views.end(session, client, cloud=cloud, sure=yes)
-            else:
-                found = [row for row in client.strays() if cloud in (None, row.pool.cloud)]
-        if as_json:
-            print_json([row.model_dump(mode="json") for row in found])
-        elif strays or found:
-            stray_views.table(session.console(), found, now=session.now())
-        return
     with session.client() as client:
         if all_:
             listed, more = client.vms(job=job, state=state, cloud=cloud), ""
         else:
-            page = client.vm_page(job=job, state=state, cloud=cloud, cursor=next_, limit=limit)
+            page = client.vm_page(job=job, state=state, cloud=cloud, cursor=cursor, limit=limit)
             listed, more = page.vms, views.more_vms(page, limit=limit)
     if as_json:
         print_json([vm.model_dump(mode="json") for vm in listed])

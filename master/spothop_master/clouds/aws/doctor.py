@@ -29,6 +29,7 @@ READS = (
     "describe_images",
     "describe_volumes",
     "describe_addresses",
+    "describe_network_interfaces",
 )
 """That the driver needs."""
 QUOTAS: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -23,6 +23,7 @@ from spothop_master.clouds.base import (
     LaunchSpec,
     PoolInfo,
     PriceTooHigh,
+    Remain,
     Vm,
 )
 from spothop_master.core.evidence import EndCause
@@ -140,12 +141,15 @@ class AwsCloud:
     def list(self, owner: str) -> Sequence[Vm]:
         """Of all regions, those that ended in the last hour or so included. Raises CloudError when
         one region does not answer."""
-        found = [vm for region in self._config.regions for vm in self._listed(region, owner)]
+        found = [vm for region in self.regions() for vm in self.list_region(region, owner)]
         with self._lock:
             self._moments.only(vm.id for vm in found)
         return sorted(found, key=lambda vm: (vm.requested_at, vm.id))
 
-    def _listed(self, region: str, owner: str) -> Sequence[Vm]:
+    def regions(self) -> Sequence[str]:
+        return [*self._config.regions]
+
+    def list_region(self, region: str, owner: str) -> Sequence[Vm]:
         question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
         pages = self._calls.pages("ec2", region, "describe_instances", **question)
         rows = [*reading.instances(pages)]
@@ -284,18 +288,32 @@ class AwsCloud:
 
     # --- what costs money beside VMs ------------------------------------------------------------
 
-    def remains(self, owner: str) -> Sequence[reading.Remain]:
-        """Disks and addresses with this owner's tag that no VM has. Raises CloudError."""
-        found: builtins.list[reading.Remain] = []
-        for region in self._config.regions:
-            loose = requests.of_owner(owner, status=["available"])
-            pages = self._calls.pages("ec2", region, "describe_volumes", **loose)
-            found += reading.volumes(pages, region)
-            ours = requests.of_owner(owner)
-            found += reading.addresses(
-                self._calls.call("ec2", region, "describe_addresses", **ours), region
-            )
-        return found
+    def remains(self, owner: str, *, region: str | None = None) -> Sequence[Remain]:
+        """Disks, network interfaces and addresses with this owner's tag that no VM has. Raises
+        CloudError."""
+        wanted = self.regions() if region is None else [region]
+        return [remain for each in wanted for remain in self._remains(each, owner)]
+
+    def _remains(self, region: str, owner: str) -> Iterator[Remain]:
+        loose, ours = requests.of_owner(owner, status=["available"]), requests.of_owner(owner)
+        yield from reading.volumes(
+            self._calls.pages("ec2", region, "describe_volumes", **loose), region
+        )
+        yield from reading.network_interfaces(
+            self._calls.pages("ec2", region, "describe_network_interfaces", **loose), region
+        )
+        yield from reading.addresses(
+            self._calls.call("ec2", region, "describe_addresses", **ours), region
+        )
+
+    def remove(self, remain: Remain) -> None:
+        """EC2 refuses what is in use. Raises CloudError."""
+        operation, named = requests.REMOVALS[remain.kind]
+        try:
+            self._calls.call("ec2", remain.region, operation, **{named: remain.id})
+        except CloudError as error:
+            if error.code not in errors.REMOVED:
+                raise
 
 
 def _partition(region: str) -> str:

@@ -113,6 +113,15 @@ MEANINGS: Mapping[str, Meaning] = {
 GONE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
 """There is no such VM, or, right after its launch, EC2 does not know it yet."""
 
+REMOVED = frozenset(
+    {
+        "InvalidVolume.NotFound",
+        "InvalidAllocationID.NotFound",
+        "InvalidNetworkInterfaceID.NotFound",
+    }
+)
+"""What was to be deleted is gone."""
+
 REFUSED_LATER: Mapping[str, Meaning] = {
     "Server.InsufficientInstanceCapacity": (NoCapacity, None),
     "Client.VolumeLimitExceeded": (QuotaExceeded, None),

@@ -16,7 +16,7 @@ from typing import Any
 from spothop.wire import Pool
 from spothop_master.clouds.aws import errors
 from spothop_master.clouds.aws.requests import OUR_TAGS, Image
-from spothop_master.clouds.base import CloudVmState, Vm
+from spothop_master.clouds.base import CloudVmState, Remain, Vm
 from spothop_master.core.evidence import EndCause
 
 Answer = Mapping[str, Any]
@@ -263,18 +263,6 @@ def image(answer: Answer) -> Image | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remain:
-    """Something of ours beside VMs that costs money."""
-
-    kind: str
-    """volume or address."""
-    id: str
-    region: str
-    detail: str
-    """For people: its size, or the address."""
-
-
 def volumes(pages: Iterable[Answer], region: str) -> list[Remain]:
     """Disks that no VM has any more: those of VMs go with them."""
     return [
@@ -298,4 +286,18 @@ def addresses(answer: Answer, region: str) -> list[Remain]:
             detail=str(row.get("PublicIp", "")),
         )
         for row in answer["Addresses"]
+    ]
+
+
+def network_interfaces(pages: Iterable[Answer], region: str) -> list[Remain]:
+    """Those that no VM has: one that is made at a launch goes with its VM."""
+    return [
+        Remain(
+            kind="network interface",
+            id=row["NetworkInterfaceId"],
+            region=region,
+            detail=f"{row.get('PrivateIpAddress', '')}, unattached".lstrip(", "),
+        )
+        for page in pages
+        for row in page["NetworkInterfaces"]
     ]

@@ -117,6 +117,14 @@ def _tags(spec: LaunchSpec) -> list[dict[str, Any]]:
     return [{"ResourceType": kind, "Tags": written} for kind in kinds]
 
 
+REMOVALS: Mapping[str, tuple[str, str]] = {
+    "volume": ("delete_volume", "VolumeId"),
+    "address": ("release_address", "AllocationId"),
+    "network interface": ("delete_network_interface", "NetworkInterfaceId"),
+}
+"""By the kind of what is left over: the call, and how it names it."""
+
+
 def of_owner(owner: str, **more: Iterable[str]) -> dict[str, Any]:
     """A question for what carries our tag."""
     filters = {f"tag:{OWNER_TAG}": [owner], **{k.replace("_", "-"): [*v] for k, v in more.items()}}
