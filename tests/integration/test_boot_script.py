@@ -27,7 +27,21 @@ from spothop_master.store.schema import VmRow
 from support.waiting import until
 
 SHELLS = [name for name in ("dash", "busybox") if shutil.which(name)]
-TOOLS = ("cat", "cp", "date", "grep", "kill", "mkdir", "mv", "nohup", "rm", "sleep", "touch", "tr")
+TOOLS = (
+    "cat",
+    "chmod",
+    "cp",
+    "date",
+    "grep",
+    "kill",
+    "mkdir",
+    "mv",
+    "nohup",
+    "rm",
+    "sleep",
+    "touch",
+    "tr",
+)
 """Of POSIX, as every image has them; dash has echo, printf, read, test and command built in."""
 
 
@@ -46,6 +60,7 @@ class BootedVm:
         self.config = config.model_copy(update={"directory": str(self.directory)})
         self.script = folder / "user-data"
         self.script.write_text(user_data.render(self.config, zips))
+        self.cloud_init = folder / "cloud"
         self.bin = folder / "bin"
         self.bin.mkdir()
         for tool in TOOLS:
@@ -78,8 +93,10 @@ class BootedVm:
         self, shell: str = "dash", *, inside: tuple[str, ...] = (), **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """With the tools in `bin` alone: the script adds the usual folders to PATH, so it is
-        given another place for them. `inside`: a command that runs the one after it."""
+        given another place for them, and for cloud-init's: this machine may have one. `inside`:
+        a command that runs the one after it."""
         text = self.script.read_text().replace(":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "")
+        text = text.replace("/var/lib/cloud/", f"{self.cloud_init}/")
         self.script.write_text(text)
         command = [str(shutil.which(shell)), *(["sh"] if shell == "busybox" else [])]
         return subprocess.run(
@@ -252,6 +269,24 @@ def test_an_agent_that_dies_is_started_again_until_it_is_released(
     until(lambda: "shutdown" in vm.told, what="the VM ends itself")
     assert len((vm.directory / "runs").read_text().splitlines()) == 3
     assert "it is started again" in (vm.directory / "agent.log").read_text()
+
+
+def test_cloud_init_starts_the_agent_at_the_next_start_of_the_vm(
+    master: ServedMaster, booted: Callable[..., BootedVm]
+) -> None:
+    """Where there is no systemd: cloud-init runs user data at the first start only."""
+    vm = booted({native_tag(): stand_in(master, 3)})
+    starts = vm.cloud_init / "scripts" / "per-boot"
+    starts.mkdir(parents=True)
+    assert vm.boot().returncode == 0
+    over(vm)
+    program = starts / "spothop-agent"
+    assert stat.S_IMODE(program.stat().st_mode) == 0o700
+    again = subprocess.run([str(program)], env={"PATH": str(vm.bin)}, check=False)
+    assert again.returncode == 0
+    runs = vm.directory / "runs"
+    until(lambda: len(runs.read_text().splitlines()) == 2, what="the agent is started again")
+    until(lambda: vm.told.count("shutdown") == 2, what="the VM ends itself again")
 
 
 def test_a_dead_mans_switch_ends_the_vm_now(

@@ -106,7 +106,7 @@ PY=
 for each in "$PY3" python3; do
   found=$(command -v "$each") || continue
   tag=$("$found" -I -c 'import sysconfig as s; print(s.get_config_var("SOABI"))')
-  [ -n "$PY" ] && [ -z "$(zip_for "$tag")" ] || { PY=$found TAG=$tag; }
+  if [ -z "$PY" ] || [ -n "$(zip_for "$tag")" ]; then PY=$found TAG=$tag; fi
   [ -z "$(zip_for "$TAG")" ] || break
 done
 if [ -z "$PY" ]; then
@@ -171,10 +171,19 @@ while :; do
 done
 exec /bin/sh $D/over.sh \$code
 END
-if [ -s "$D/run.pid" ] && grep -qs "$D/run.sh" "/proc/$(cat "$D/run.pid")/cmdline"; then
-  say "it runs already"
-  exit
+put "$D/start.sh" <<END
+#!/bin/sh
+umask 077
+read -r pid 2>/dev/null <$D/run.pid && grep -qs $D/run.sh "/proc/\$pid/cmdline" && exit 3
+nohup /bin/sh $D/run.sh >>$D/agent.log 2>&1 </dev/null &
+echo \$! >$D/run.pid
+END
+cloud_init=/var/lib/cloud/scripts/per-boot # it runs this script at the VM's first start only
+if [ -d "$cloud_init" ]; then
+  put "$cloud_init/spothop-agent" <"$D/start.sh" && chmod 700 "$cloud_init/spothop-agent"
 fi
-nohup /bin/sh "$D/run.sh" >>"$D/agent.log" 2>&1 </dev/null &
-echo $! | put "$D/run.pid"
-say "started, without systemd"
+/bin/sh "$D/start.sh"
+case $? in
+0) say "started, without systemd" ;;
+3) say "it runs already" ;;
+esac
