@@ -163,6 +163,18 @@ def test_a_log_over_the_quota_loses_its_oldest_lines_and_the_job_goes_on(
     assert master.get(f"/api/v1/jobs/{agent.job}").json()["state"] == "running"
 
 
+def test_the_newest_of_a_log_stays_whatever_the_quota_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_quotas, "FLOOR", 40_000)
+    master = start(quota={"log_bytes": 1000})
+    agent = master.joined()
+    agent.train(1)
+    for offset in range(0, 200_000, 10_000):
+        agent.post_log(b"x" * 10_000, offset=offset)
+        assert master.services.logs.bytes_of(agent.job) >= min(offset + 10_000, 40_000)
+
+
 def test_only_the_owners_logs_count(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_quotas, "FLOOR", 1000)
     master = start()

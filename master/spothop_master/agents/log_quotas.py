@@ -84,7 +84,7 @@ class LogQuotas:
         with self._lock:
             own, total = owner.sizes.get(job, 0), sum(owner.sizes.values())
         left = owner.limit - total
-        return None if adding <= left else max(FLOOR, own + left)
+        return None if adding <= left else max(2 * FLOOR, own + left)  # of which half stays
 
     def _owner(self, job: str) -> _Owner | None:
         now = self._clock()
