@@ -192,7 +192,7 @@ def test_the_end_of_a_log_waits_for_its_turn(
 
 
 def test_lines_of_the_agent_come_between_whole_lines(tmp_path: Path) -> None:
-    """An unbuffered print comes in pieces; what stays without an end, as a prompt, is written too."""
+    """A print without a buffer comes in pieces; what has no end, as a prompt, is written too."""
     path = tmp_path / "log"
     output, printed = os.pipe()
     wake, woken = os.pipe()
