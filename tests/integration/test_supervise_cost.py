@@ -128,6 +128,19 @@ def test_notices_of_many_jobs_are_read_together(harness: MasterHarness) -> None:
     assert all(facts[name].attempts[-1].notice_at for name in names)
 
 
+def test_the_rows_of_jobs_that_are_written_together_are_read_together(
+    harness: MasterHarness,
+) -> None:
+    names = at_rest(harness, 3)
+    for name in names:
+        harness.agents[harness.machine(job_id=name).id].notice()
+    with queries(harness) as found:
+        plan = harness.supervisor._plan(names, urgent=True)
+    assert len(plan.effects) == len(names)
+    whole = [each for each in found if each.startswith("SELECT jobs.id, jobs.name")]
+    assert len(whole) == 1
+
+
 def test_the_history_of_a_job_costs_nothing(
     harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

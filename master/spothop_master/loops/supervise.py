@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
@@ -46,6 +47,7 @@ from spothop_master.security import token_hash
 from spothop_master.settings import MasterSettings
 from spothop_master.store import leases, transitions
 from spothop_master.store.db import Database
+from spothop_master.store.schema import Job
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ TOGETHER = 50
 """Jobs whose facts are read together, and jobs that are written in one pass: what comes meanwhile
 waits for the end of the pass."""
 
-WRITTEN = 5
+WRITTEN = 10
 """Jobs that are written in one transaction at most; so long reports of agents wait."""
 
 CALLED = 100_000
@@ -363,6 +365,7 @@ class Supervisor:
         plan, pending = _Plan(), sorted(job_ids)
         with self._db.begin(urgent=urgent) as session:
             leases.lock_all(session, pending)
+            rows = session.scalars(select(Job).where(Job.id.in_(pending))).all()
             for _ in range(ROUNDS):
                 found = self._facts(session, pending)
                 pending, launches = [], False
@@ -377,6 +380,7 @@ class Supervisor:
                     self._write(session, facts, actions, plan)
                     launches |= any(isinstance(action, LaunchVm) for action in actions)
                 if not pending:
+                    del rows  # the session finds them by their ids as long as somebody keeps them
                     return plan
             raise RuntimeError(f"jobs {pending}: no end of decisions")
 
