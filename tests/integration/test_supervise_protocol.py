@@ -10,7 +10,18 @@ import pytest
 from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import MasterHarness
 from spothop.wire import ANY_ZONE
-from spothop_master.clouds.base import Ambiguous, CloudError, NoCapacity, Throttled
+from spothop_master.clouds.base import (
+    Ambiguous,
+    AuthFailed,
+    BadRequest,
+    CloudError,
+    LaunchSpec,
+    NoCapacity,
+    PriceTooHigh,
+    Throttled,
+    Unavailable,
+    Vm,
+)
 from spothop_master.core.evidence import EndCause
 from spothop_master.store.schema import VmRow
 
@@ -45,6 +56,28 @@ def test_a_refusal_that_follows_an_unclear_answer_is_one(harness: MasterHarness)
     harness.look()
     assert [row.error for row in harness.refusals()] == ["NoCapacity"]
     assert harness.machine().pool.zone == "b"
+
+
+@pytest.mark.parametrize("kind", [Throttled, Unavailable, AuthFailed, PriceTooHigh, BadRequest])
+def test_a_refusal_that_did_not_look_at_the_launch_makes_nothing_clear(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch, kind: type[CloudError]
+) -> None:
+    """The first one has made a VM: if its row were over, the VM would be nobody's."""
+    launch = harness.cloud.launch
+
+    def asked_again(spec: LaunchSpec, token: str) -> Vm:
+        if any(machine.token == token for machine in harness.cloud.machines.values()):
+            raise kind("not now")
+        return launch(spec, token)
+
+    monkeypatch.setattr(harness.cloud, "launch", asked_again)
+    harness.cloud.script.append(AmbiguousAfter())
+    harness.submit()
+    harness.look()
+    harness.settle(10)
+    assert [vm.state for vm in harness.vms()] == ["booting"]
+    assert len(harness.cloud.machines) == 1
+    assert not harness.refusals()
 
 
 def test_what_stays_unclear_is_left_to_the_listing(harness: MasterHarness) -> None:

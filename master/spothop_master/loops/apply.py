@@ -7,7 +7,7 @@ VM that is taken here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -146,7 +146,7 @@ def _repeat(
     row, lease = session.get_one(VmRow, action.vm), context.new_token()
     leases.take(session, row.id, token=lease, now=now)
     transitions.record(session, "vm", action.reason, now=now, row=row)
-    return _effect(session, job, row, lease, asks, context)
+    return replace(_effect(session, job, row, lease, asks, context), repeated=True)
 
 
 def _effect(

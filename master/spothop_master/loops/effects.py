@@ -11,7 +11,8 @@ the lease of its VM, or by nobody; and a cloud that hangs takes no thread of ano
 3. After an answer that is not clear the same launch is asked for again, with its token and the same
    bytes: the cloud makes one VM for a token, so that its answer tells what came of the first one.
    When that is not clear either, the cloud's listing tells, as after an unexpected exception, which
-   gives the lease back.
+   gives the lease back. Only a refusal that looked at the launch itself makes it clear (`_CLEAR`):
+   "slow down" says nothing about what came of the first one.
 4. Launches go no faster than their cloud takes them (`clouds.pacing`); whoever waits for that looks
    after it whether its VM is still wanted.
 """
@@ -39,6 +40,8 @@ from spothop_master.clouds.base import (
     Cloud,
     CloudError,
     LaunchSpec,
+    NoCapacity,
+    QuotaExceeded,
     TellsConsole,
     Unavailable,
     Vm,
@@ -58,6 +61,9 @@ RENEW = leases.TTL / 3
 REPEAT_AFTER_S = (1.0, 4.0)
 """After an answer to a launch that is not clear it is repeated so many times, after so long."""
 
+_CLEAR = (NoCapacity, QuotaExceeded)
+"""Refusals of a repeated launch that mean that the first one made nothing."""
+
 _LEAVING = {state.value for state in VM_LEAVING}
 
 
@@ -71,6 +77,8 @@ class Launch:
     lease: str
     token: str
     spec: LaunchSpec
+    repeated: bool = False
+    """Somebody may have asked for it before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +205,12 @@ class Effects:
             if row is None or row.state in _LEAVING:
                 return self._withdraw(effect)
             closed = refusals.closed_since(session, row, now=self.clock())
-        return self._launch(effect) if closed is None else self._not_asked(effect, closed)
+        if closed is None:
+            return self._launch(effect)
+        if effect.repeated:
+            text = f"{effect.spec.pool} is not asked again: {closed.told}; its listing tells"
+            return self._note(effect.vm, text)
+        return self._not_asked(effect, closed)
 
     def _wait_for_turn(self, cloud: str) -> None:
         limits = self.clouds[cloud].limits
@@ -253,15 +266,22 @@ class Effects:
 
     def _ask_for_vm(self, effect: Launch) -> Vm:
         """Raises CloudError; Ambiguous when repeating it did not make it clear."""
-        spec = self._complete(effect)
-        for wait_s in self.repeat_after_s:
-            try:
-                return self.clouds[effect.cloud].launch(spec, effect.token)
-            except Ambiguous as error:
-                log.warning("VM %s: no clear answer (%s); asking the same again", effect.vm, error)
-            self.sleep(wait_s)
-            self._wait_for_turn(effect.cloud)
-        return self.clouds[effect.cloud].launch(spec, effect.token)
+        unclear = effect.repeated
+        try:
+            spec = self._complete(effect)
+            for wait_s in self.repeat_after_s:
+                try:
+                    return self.clouds[effect.cloud].launch(spec, effect.token)
+                except Ambiguous as error:
+                    unclear = True
+                    log.warning("VM %s: no clear answer (%s); asking it again", effect.vm, error)
+                self.sleep(wait_s)
+                self._wait_for_turn(effect.cloud)
+            return self.clouds[effect.cloud].launch(spec, effect.token)
+        except CloudError as error:
+            if not unclear or isinstance(error, (Ambiguous, *_CLEAR)):
+                raise
+            raise Ambiguous(f"then {error}", code=error.code) from error
 
     def _complete(self, effect: Launch) -> LaunchSpec:
         """With the script that its VM boots with. Raises ScriptChanged, and CloudError where there
