@@ -6,7 +6,7 @@ prices, FIS, the life of a VM over time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -450,3 +450,42 @@ def test_a_console_is_read_where_there_is_one(aws: Emulator, cloud: AwsCloud) ->
     aws.script.fail("GetConsoleOutput", "UnauthorizedOperation")
     with pytest.raises(AuthFailed):
         cloud.console(vm.id)
+
+
+class Failing:
+    """Calls of which some fail; `fails` gives the error, by region and operation."""
+
+    def __init__(self, calls: AwsCalls, fails: Mapping[tuple[str, str], CloudError]) -> None:
+        self._calls, self.fails = calls, fails
+
+    def call(self, service: str, region: str, operation: str, **params: Any) -> Any:
+        if (region, operation) in self.fails:
+            raise self.fails[region, operation]
+        return self._calls.call(service, region, operation, **params)
+
+    def pages(self, service: str, region: str, operation: str, **params: Any) -> Iterator[Any]:
+        if (region, operation) in self.fails:
+            raise self.fails[region, operation]
+        yield from self._calls.pages(service, region, operation, **params)
+
+
+def test_a_region_that_is_away_keeps_no_vm_of_another_alive(
+    aws: Emulator, calls: AwsCalls, make_cloud: MakeCloud
+) -> None:
+    """Of a master that has just been started, and does not know where the VM is."""
+    vm = make_cloud().launch(spec(), "t-1")
+    again = make_cloud(regions=["eu-west-1", REGION])
+    again._calls = Failing(calls, {("eu-west-1", "terminate_instances"): Unavailable("away")})
+    again.terminate(vm.id)
+    assert listed(make_cloud(), vm).state is not CloudVmState.RUNNING
+
+
+def test_a_session_that_expires_does_not_end_asking_for_notices(
+    cloud: AwsCloud, calls: AwsCalls
+) -> None:
+    cloud.launch(spec(), "t-1")
+    what = REGION, "describe_spot_instance_requests"
+    cloud._calls = Failing(calls, {what: AuthFailed("expired", code="RequestExpired")})
+    with pytest.raises(AuthFailed):
+        cloud.list("us")
+    assert not cloud._without_status

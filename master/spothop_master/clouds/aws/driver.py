@@ -164,6 +164,8 @@ class AwsCloud:
                 self._calls.pages("ec2", region, "describe_spot_instance_requests", **question)
             )
         except AuthFailed as error:
+            if error.code not in errors.FORBIDDEN:  # such as a session that has expired
+                raise
             self._without_status.add(region)
             log.warning("AWS %s: notices are not seen from outside: %s", region, error)
             return {}
@@ -219,13 +221,19 @@ class AwsCloud:
 
     def terminate(self, vm_id: str) -> None:
         """TerminateInstances. Right after a launch EC2 may not know the VM: then nothing happens,
-        and whoever wants its end asks again. Raises CloudError."""
+        and whoever wants its end asks again. Raises CloudError; where its region is not known, one
+        that is away keeps no other one from being asked."""
+        failed: CloudError | None = None
         for region in self._where(vm_id):
             try:
                 self._calls.call("ec2", region, "terminate_instances", InstanceIds=[vm_id])
             except CloudError as error:
                 if error.code not in errors.GONE:
-                    raise
+                    failed = failed or error
+            else:
+                return
+        if failed is not None:
+            raise failed
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
         """Let AWS's Fault Injection Service take a spot VM back: a rebalance recommendation at

@@ -122,6 +122,9 @@ REMOVED = frozenset(
 )
 """What was to be deleted is gone."""
 
+FORBIDDEN = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+"""The credentials are good, and their policy does not allow this."""
+
 REFUSED_LATER: Mapping[str, Meaning] = {
     "Server.InsufficientInstanceCapacity": (NoCapacity, None),
     "Client.VolumeLimitExceeded": (QuotaExceeded, None),
