@@ -387,8 +387,9 @@ def first_start(services: Services) -> None:
     open_keys(services.db, services.keys)
     _fill_summaries(services)
     now = services.clock()
+    regions = {name: cloud.limits.regions for name, cloud in services.clouds.items()}
     with services.db.begin() as session:
-        vm_rows.note_clouds(session, services.clouds.keys(), now=now)
+        vm_rows.note_clouds(session, regions, now=now)
     with services.db.read() as session:
         if users.has_admin(session):
             return

@@ -119,6 +119,8 @@ class FakeCloud:
     """What listings, offers and terminations answer while the cloud is away."""
     failing: dict[str, FailsLater] = field(default_factory=dict)
     """Zone -> what becomes of every launch that is accepted there."""
+    looks_in: frozenset[str] | None = None
+    """It looks at no VMs elsewhere, and ends none; None: everywhere."""
     lists_preempted: bool = True
     """False: what was preempted vanishes from listings."""
     tells_early: bool = False
@@ -133,6 +135,7 @@ class FakeCloud:
     @property
     def limits(self) -> CloudLimits:
         return CloudLimits(
+            regions=self.looks_in,
             list_every_s=self.list_every_s,
             boots_images=self.boots_images,
             settle_s=self.settle_s,
@@ -207,6 +210,7 @@ class FakeCloud:
             for machine in self.machines.values()
             if machine.tags.get(OWNER_TAG) == owner and self.clock() >= machine.seen_from
             if self.lists_preempted or not self._was_preempted(machine)
+            if self.limits.covers(machine.pool.region)
         ]
 
     def end_cause(self, vm_id: str) -> EndCause | None:
@@ -223,7 +227,9 @@ class FakeCloud:
     def terminate(self, vm_id: str) -> None:
         self._answer()
         machine = self.machines.get(vm_id)
-        if machine is not None and machine.state(self.clock()) is not CloudVmState.TERMINATED:
+        if machine is None or not self.limits.covers(machine.pool.region):
+            return
+        if machine.state(self.clock()) is not CloudVmState.TERMINATED:
             at = self.clock() + timedelta(seconds=self.termination_s)
             machine.end(at, EndCause.TERMINATED)
 

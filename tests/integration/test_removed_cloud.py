@@ -9,7 +9,7 @@ import pytest
 
 from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.http_master import HttpAgent, HttpMaster
-from spothop_master.clouds.base import Cloud
+from spothop_master.clouds.base import Cloud, CloudVmState
 
 JOBS = "/api/v1/jobs"
 
@@ -62,3 +62,27 @@ def test_its_vms_and_their_jobs_say_what_to_do_and_nothing_fails(
             master.look(10.0)
         [vm] = master.get("/api/v1/vms").json()["vms"]
         assert (vm["state"], vm["hint"]) == ("terminated", "")
+
+
+def test_vms_of_a_region_that_is_taken_out_are_not_taken_for_gone(
+    trained: tuple[HttpMaster, HttpAgent], tmp_path: Path
+) -> None:
+    before, agent = trained
+    [machine] = before.cloud.machines.values()
+    gone = f"region {machine.pool.region!r} of cloud 'fake' is not configured any more"
+    before.cloud.looks_in = frozenset({"elsewhere"})
+    with later(before, tmp_path, {"fake": before.cloud}) as master:
+        master.post(f"{JOBS}/{agent.job}/cancel")
+        for _ in range(30):
+            master.look(10.0)
+        [vm] = master.get("/api/v1/vms").json()["vms"]
+        assert vm["state"] == "terminating"  # it runs, and costs
+        assert vm["hint"].startswith(gone)
+        assert told(master, agent, gone) == 1
+    before.cloud.looks_in = None
+    with later(master, tmp_path, {"fake": before.cloud}) as master:
+        for _ in range(10):
+            master.look(10.0)
+        [vm] = master.get("/api/v1/vms").json()["vms"]
+        assert (vm["state"], vm["hint"]) == ("terminated", "")
+    assert machine.state(before.clock()) is CloudVmState.TERMINATED

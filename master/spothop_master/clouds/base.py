@@ -202,6 +202,8 @@ class CloudLimits:
     list_every_s: float
     """How often `list` may be asked: what its answer costs, and the provider's limit on requests.
     The end of a VM without a notice is seen so late at most."""
+    regions: frozenset[str] | None = None
+    """It looks at no VMs elsewhere, and ends none; None: it knows all of its VMs."""
     boots_images: bool = True
     """Its VMs boot an image, and start an agent by `LaunchSpec.script`."""
     settle_s: float = 0.0
@@ -215,6 +217,9 @@ class CloudLimits:
     """So many launches a second for longer; None: as fast as they come."""
     launches_in_burst: int = 1
     """So many may come at once, after a rest."""
+
+    def covers(self, region: str) -> bool:
+        return self.regions is None or region in self.regions
 
 
 class Cloud(Protocol):

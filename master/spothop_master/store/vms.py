@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -69,12 +69,15 @@ def request(session: Session, job: Job, order: Order, *, reason: str, now: datet
     return row
 
 
-def note_clouds(session: Session, known: Collection[str], *, now: datetime) -> None:
-    """Say of each living VM whose cloud was taken out of the configuration, and of each whose cloud
-    is back, what is to be done: once, in its row and in its job's events."""
+def note_clouds(
+    session: Session, known: Mapping[str, Collection[str] | None], *, now: datetime
+) -> None:
+    """Say of each living VM whose cloud or region was taken out of the configuration, and of each
+    for which that is back, what is to be done: once, in its row and in its job's events.
+    `known`: by cloud the regions that are configured; None: all."""
     living = VmRow.state != VmState.TERMINATED.value
     for row in session.scalars(select(VmRow).where(living)):
-        text = "" if row.cloud in known else missing_cloud(row)
+        text = _missing(row, known)
         if row.hint == text:
             continue
         row.hint = text
@@ -83,12 +86,16 @@ def note_clouds(session: Session, known: Collection[str], *, now: datetime) -> N
         transitions.record(session, "message", told, now=now, row=row, data=data)
 
 
-def missing_cloud(row: VmRow) -> str:
-    """What a user is told of a VM whose cloud nobody can ask any more."""
+def _missing(row: VmRow, known: Mapping[str, Collection[str] | None]) -> str:
+    """What a user is told of a VM whose cloud or region nobody can ask any more."""
+    regions = known.get(row.cloud, ())
+    if regions is None or row.region in regions:
+        return ""
+    region = f"region {row.region!r} of " if row.cloud in known else ""
     vm = f"{row.id} ({row.cloud_id})" if row.cloud_id else row.id
     return (
-        f"cloud {row.cloud!r} is not configured any more: nobody can look at VM {vm} or end it; add"
-        " the cloud back, or end the VM by hand"
+        f"{region}cloud {row.cloud!r} is not configured any more: nobody can look at VM {vm} or end"
+        f" it; add the {'region' if region else 'cloud'} back, or end the VM by hand"
     )
 
 

@@ -71,6 +71,7 @@ class AwsCloud:
     @property
     def limits(self) -> CloudLimits:
         return CloudLimits(
+            regions=frozenset(self._config.regions),
             list_every_s=max(LIST_EVERY_S, LIST_EVERY_REGION_S * len(self._config.regions)),
             settle_s=SETTLE_S,
             join_timeout_s=JOIN_TIMEOUT_S,
