@@ -24,7 +24,7 @@ help:
 	@echo "make demo    train a GPT through preemptions on this machine (3 minutes, after the set-up)"
 	@echo "make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 	@echo "             the same without CUDA, for machines that have no GPU: GBs less to set up"
-	@echo "make test    run the tests (6 minutes on 2 cores)"
+	@echo "make test    run the tests (about 8 minutes on 2 cores)"
 	@echo "make test-all  the same and more: every kill point, many random examples and seeds"
 	@echo "make test-python PYTHON=python3.10  the unit tests on another Python"
 	@echo "make mutants  change the code in single places; print the changes that no test noticed (an hour)"
