@@ -222,18 +222,11 @@ def make_services(
         booting=Booting(join_token=keys.join_token, zips=lambda: zips.current().by_tag, ca=ca),
     )
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
-    limits = VmLimits(
-        reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
-    )
+    limits = limits_of(settings)
     writer = partial(ProgressWriter, db, clock, names=limits.names, statistics=statistics)
     progress, notices = writer(), writer(name="agents-notices", urgent=True, rest_s=NOTICES_REST_S)
-    every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
-    pace = Pace(clock(), random.random, every_s=every_s, silent_after_s=silent_after_s)
-    logs = Logs(
-        settings.home / "logs",
-        limit=settings.max_log_bytes,
-        on_append=partial(_one, notifier, News.LOG),
-    )
+    pace = pace_of(settings, clock())
+    logs = logs_of(settings, notifier)
     followers = Followers()
     agent_logs = AgentLogs(db, sessions, LogQuotas(db, logs, settings.quota, clock))
     syncs = Syncs(
@@ -277,6 +270,22 @@ def make_services(
         notifier=notifier,
         clock=clock,
     )
+
+
+def limits_of(settings: MasterSettings) -> VmLimits:
+    return VmLimits(
+        reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
+    )
+
+
+def pace_of(settings: MasterSettings, now: datetime) -> Pace:
+    every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
+    return Pace(now, random.random, every_s=every_s, silent_after_s=silent_after_s)
+
+
+def logs_of(settings: MasterSettings, notifier: Notifier) -> Logs:
+    told = partial(_one, notifier, News.LOG)
+    return Logs(settings.home / "logs", limit=settings.max_log_bytes, on_append=told)
 
 
 def watcher_of(

@@ -158,13 +158,7 @@ def serve(
 ) -> None:
     """Run the spothop master. Settings come from SPOTHOP_MASTER_* too; options win."""
     os.umask(PRIVATE)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(LogLimit())
-    for quiet in ("apscheduler", "httpx", "alembic"):
-        logging.getLogger(quiet).setLevel(logging.WARNING)
+    _log_to_stderr()
     options = {
         "host": host,
         "port": port,
@@ -190,6 +184,16 @@ def serve(
     except CANNOT_START as error:
         typer.echo(f"spothop master cannot start: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogLimit())
+    for quiet in ("apscheduler", "httpx", "alembic"):
+        logging.getLogger(quiet).setLevel(logging.WARNING)
 
 
 def rekey(settings: MasterSettings, forget: str | None) -> str:
