@@ -84,7 +84,9 @@ openapi: .venv/ready
 lock: .venv/ready
 	$(PIP) $(THIS) '.[lock]'
 	$(COMPILE) pyproject.toml --extra agent --extra master --output-file requirements/run.txt
-	$(COMPILE) pyproject.toml --extra agent --extra master --extra aws --output-file requirements/aws.txt
+	for extra in aws azure gcp postgres; do \
+	  $(COMPILE) pyproject.toml --extra agent --extra master --extra $$extra \
+	    --output-file requirements/$$extra.txt || exit 1; done
 	$(COMPILE) pyproject.toml --extra agent --output-file requirements/agent.txt
 	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) pyproject.toml --extra agent --extra master --extra simulator --extra dev requirements/tools.in \
