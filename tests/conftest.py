@@ -46,10 +46,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests marked thorough too, with many random examples, one thing at a time",
     )
 
+    parser.addoption(
+        "--postgresql",
+        action="store_true",
+        help="run every test that uses a database on PostgreSQL, and those that are for one only",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--all"):
         settings.load_profile("all")
+    if config.getoption("--postgresql"):
+        from support import database
+
+        database.use(database.POSTGRESQL, always=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -77,6 +87,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         config.stash[_THOROUGH] = len(left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is marked `databases` runs on SQLite and on PostgreSQL; there only with `--all`, or
+    where the mark says that it belongs to the gate."""
+    marker = metafunc.definition.get_closest_marker("databases")
+    if marker is None or metafunc.config.getoption("--postgresql"):
+        return
+    gate = marker.kwargs.get("gate", False)
+    kinds = ["sqlite", pytest.param("postgresql", marks=() if gate else pytest.mark.thorough)]
+    metafunc.fixturenames.insert(0, "_database_kind")
+    metafunc.parametrize("_database_kind", kinds, indirect=True)
+
+
+@pytest.fixture
+def _database_kind(request: pytest.FixtureRequest) -> str:
+    from support import database
+
+    database.use(request.param)
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +141,9 @@ _LEFT = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(trylast=True)  # fixtures of the session end their processes before
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if warm := sys.modules.get("support.warm_master"):
-        warm.close()
+    for name in ("support.warm_master", "support.postgres"):
+        if module := sys.modules.get(name):
+            module.close()
     config = session.config
     left = config.stash.setdefault(_LEFT, [])
     # Its folder as far as there is one, and not made for this.

@@ -21,7 +21,7 @@ from spothop_master.security import Role
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
-from support.database import share_compiled, write_migrated
+from support.database import is_there, share_compiled, url_of, write_migrated
 
 T = TypeVar("T")
 
@@ -46,11 +46,13 @@ class HttpMaster:
         self.clock = clock or FakeClock()
         self.cloud = FakeCloud(clock=self.clock)
         own = {"home": folder / "home", "owner": "owner-1", "storage_roots": [folder]}
-        self.settings = MasterSettings.model_validate({**own, "max_bundle_bytes": 1000, **settings})
-        self.settings.home.mkdir(exist_ok=True)
-        database = self.settings.home / "master.db"
-        if not database.exists():
+        own |= {"max_bundle_bytes": 1000, **settings}
+        home = Path(str(own["home"]))
+        home.mkdir(exist_ok=True)
+        database = home / "master.db"
+        if not is_there(database):
             write_migrated(database)  # the master finds nothing left to migrate
+        self.settings = MasterSettings.model_validate({"database_url": url_of(database), **own})
         self.app = create_app(
             self.settings,
             {"fake": self.cloud} if clouds is None else dict(clouds),

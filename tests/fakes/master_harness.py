@@ -9,7 +9,6 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-import sqlalchemy as sa
 from sqlalchemy import select
 
 from fakes.fake_cloud import FakeClock, FakeCloud, Machine
@@ -74,11 +73,6 @@ class Later(Executor):
         return Future()
 
 
-def _no_sync(connection: Any, _record: object) -> None:
-    """Tests survive no power cut; the disk of a test machine may be slow."""
-    connection.execute("PRAGMA synchronous=OFF")
-
-
 class MasterHarness:
     """One master over one fake cloud. `tick` lets time pass and turns the crank."""
 
@@ -94,7 +88,6 @@ class MasterHarness:
         self.clock = clock or FakeClock()
         self.cloud = cloud or FakeCloud(clock=self.clock)
         self.db = new_database(folder / f"harness-{seed}.db")
-        sa.event.listen(self.db.engine, "connect", _no_sync)
         self.settings = MasterSettings.model_validate(
             {
                 "home": folder,

@@ -16,7 +16,7 @@ from spothop_master.app import create_app
 from spothop_master.clock import SteadyClock
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
-from support.database import write_migrated
+from support.database import url_of, write_migrated
 from support.waiting import until
 
 
@@ -49,6 +49,7 @@ def served_master(home: Path, **more: object) -> Iterator[ServedMaster]:
     with program.listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         own = {"home": home, "owner": "o", "tls": "auto", "port": port, "storage_roots": [home]}
+        own["database_url"] = url_of(home / "master.db")
         settings = MasterSettings.model_validate({**own, **more})
         clock = RealClock()
         cloud = FakeCloud(clock=clock, allocation_s=0.0)
