@@ -79,7 +79,7 @@ from spothop_master.problems import ApiError
 from spothop_master.security import new_api_token
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
-from spothop_master.store import sealing, summaries, users
+from spothop_master.store import installation, sealing, summaries, users
 from spothop_master.store import vms as vm_rows
 from spothop_master.store.db import Database
 from spothop_master.store.statistics import KeptStatistics
@@ -411,10 +411,15 @@ def first_start(services: Services) -> None:
 def open_keys(db: Database, keys: Keys) -> None:
     """Read or make the key file, and encrypt what an earlier release, or an older key, has written.
     Raises `KeyFileError`."""
-    with db.read() as session:
-        in_use = sealing.keys_in_use(session)
-    keys.open(in_use)
+    keys.open(keys_in_use(db))
     encrypt_with_newest(db)
+
+
+def keys_in_use(db: Database) -> list[str]:
+    """Ids of those that every master of this database needs."""
+    with db.read() as session:
+        own = installation.key_in_use(session)
+        return sorted({*sealing.keys_in_use(session), *([own] if own else [])})
 
 
 def encrypt_with_newest(db: Database) -> int:
@@ -427,6 +432,11 @@ def encrypt_with_newest(db: Database) -> int:
         if last is None:
             break
         after = last
+    with db.read() as session:
+        newest, known = sealing.newest_key(session), installation.key_in_use(session)
+    if newest != known:
+        with db.begin() as session:
+            installation.use_key(session, newest)
     if count:
         db.forget_log()
         log.info("encrypted the secrets of %d jobs with the newest key", count)

@@ -1,7 +1,8 @@
-"""The master's home folder: one master per home, its name, and the first admin token.
+"""The master's home folder: one master per home, whose it is, and the first admin token.
 
 `<home>/master.lock` is held with flock(2) for the life of the process, so that a killed master
-leaves nothing to clean up. `<home>/owner` names the installation in the tags of its VMs.
+leaves nothing to clean up. `<home>/owner` is a copy of the installation's name, which stands in the
+tags of its VMs: the database's counts (`store.installation`).
 `<home>/admin.token` is readable by its user alone.
 """
 
@@ -53,15 +54,26 @@ def prepare(home: Path) -> IO[str]:
     return lock
 
 
-def owner(home: Path) -> str:
-    """The name of this installation, made at the first start. Raises `HomeError`."""
+def new_owner() -> str:
+    """A name for an installation."""
+    return f"spothop-{secrets.token_hex(4)}"
+
+
+def known_owner(home: Path) -> str | None:
+    """The name of the installation that this home is of; None: of none yet. Raises `HomeError`."""
     path = home / "owner"
-    if not path.exists():
-        publish(path, f"spothop-{secrets.token_hex(4)}\n", mode=0o644)
-    name = path.read_text(encoding="utf-8").strip()
+    try:
+        name = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None
     if not _OWNER.fullmatch(name):
         raise HomeError(f"{path} holds {name!r}, no name of ours; restore it or remove the file")
     return name
+
+
+def keep_owner(home: Path, name: str) -> None:
+    """So that this home is taken for no other installation's."""
+    publish(home / "owner", f"{name}\n", mode=0o644)
 
 
 def forget_token(home: Path, hash_: str) -> None:

@@ -60,8 +60,8 @@ class Keys:
         return keys
 
     def open(self, in_use: Collection[str] = ()) -> None:
-        """Read the file, or make it at the first start. `in_use` are the ids of the keys with which
-        something was encrypted. Harmless when repeated. Raises `KeyFileError`."""
+        """Read the file, or make it at the first start. `in_use` are the ids of the keys that the
+        database needs. Harmless when repeated. Raises `KeyFileError`."""
         masters = _read(self.path)
         if masters is None and not in_use:
             masters = _made(self.path)
@@ -70,8 +70,9 @@ class Keys:
             has = f"has only {', '.join(found)}" if found else "is not there"
             raise KeyFileError(
                 f"key_file = {self.path}: the database has values that were encrypted with key "
-                f"{', '.join(missing)}, and this file {has}; put the right file back in its place, "
-                "name it with SPOTHOP_MASTER_KEY_FILE, or give these values up with "
+                f"{', '.join(missing)}, and this file {has}; put the right file in its place (one "
+                "more master needs a copy of the first one's), name it with "
+                "SPOTHOP_MASTER_KEY_FILE, or give these values up with "
                 f"`spothop master --forget-key {missing[0]}`"
             )
         self._masters = masters or ()

@@ -38,6 +38,8 @@ from spothop_master.keys import KeyFileError
 from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
+from spothop_master.store import installation
+from spothop_master.store.db import Database
 from spothop_master.store.migrating import MigrationRefused
 from spothop_master.tls import TlsError
 
@@ -217,8 +219,7 @@ def run(settings: MasterSettings) -> None:
             stack.enter_context(listen(settings.host, port, name=name)) for name, port in ports
         ]
         stack.enter_context(home.prepare(settings.home))
-        owner = settings.owner or home.owner(settings.home)
-        settings = settings.model_copy(update={"owner": owner})
+        settings = settings.model_copy(update={"owner": settle_owner(settings)})
         clouds = make_clouds(
             settings.clouds,
             home=settings.home,
@@ -262,6 +263,33 @@ def plan_chaos(settings: MasterSettings) -> Chaos:
         return chaos.from_text(settings.chaos, settings.home)
     except ValueError as error:
         raise CannotStart(f"chaos = {settings.chaos}: {error}") from None
+
+
+def settle_owner(settings: MasterSettings) -> str:
+    """The name of the installation, which the database and this home agree on. Raises `HomeError`
+    and `CannotStart`."""
+    of_home = home.known_owner(settings.home)
+    db = Database(settings.database_url)
+    try:
+        db.migrate()
+        with db.begin() as session:
+            found = installation.settle(
+                session,
+                setting=settings.owner,
+                of_home=of_home,
+                new_name=home.new_owner,
+                home=str(settings.home),
+                now=utc_now(),
+            ).name
+    except installation.WrongInstallation as error:
+        raise CannotStart(str(error)) from None
+    except (MigrationRefused, SQLAlchemyError) as error:
+        raise _bad_database(settings, error) from None
+    finally:
+        db.close()
+    if of_home is None:
+        home.keep_owner(settings.home, found)
+    return found
 
 
 def open_database(settings: MasterSettings, services: Services) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spothop_master import home
-from spothop_master.app import encrypt_with_newest
+from spothop_master.app import encrypt_with_newest, keys_in_use
 from spothop_master.keys import KeyFileError, Keys
 from spothop_master.settings import MasterSettings
-from spothop_master.store import sealing
+from spothop_master.store import installation, sealing
 from spothop_master.store.db import Database
 
 _NAMED = 20
@@ -20,7 +20,7 @@ def rotate(settings: MasterSettings) -> str:
     """Make a new key, and encrypt everything with it; what to tell. Killed in between, the next
     start of the master does the rest. Raises `HomeError`, `KeyFileError`, `MigrationRefused`."""
     with _opened(settings) as (db, keys):
-        keys.open(_in_use(db))
+        keys.open(keys_in_use(db))
         new = keys.add()
         count = encrypt_with_newest(db)
         keys.keep_newest()
@@ -33,11 +33,13 @@ def rotate(settings: MasterSettings) -> str:
 def forget(settings: MasterSettings, key_id: str) -> str:
     """Give up what a lost key has encrypted; what to tell. Raises as `rotate` does."""
     with _opened(settings) as (db, _):
-        if key_id not in (known := _in_use(db)):
+        if key_id not in (known := keys_in_use(db)):
             text = ", ".join(known) or "none"
             raise KeyFileError(f"no key {key_id!r} has encrypted anything; those that have: {text}")
         with db.begin() as session:
             jobs = sealing.forget(session, key_id)
+            if installation.key_in_use(session) == key_id:
+                installation.use_key(session, None)
     more = f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
     return (
         f"key {key_id} is given up, and with it the secrets of {len(jobs)} jobs: "
@@ -56,8 +58,3 @@ def _opened(settings: MasterSettings) -> Iterator[tuple[Database, Keys]]:
             yield db, keys
         finally:
             db.close()
-
-
-def _in_use(db: Database) -> list[str]:
-    with db.read() as session:
-        return sealing.keys_in_use(session)

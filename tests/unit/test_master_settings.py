@@ -111,12 +111,13 @@ def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         home.prepare(tmp_path / "file" / "home")
 
 
-def test_the_installations_name_is_made_once(tmp_path: Path) -> None:
-    first = home.owner(tmp_path)
-    assert home.owner(tmp_path) == first
+def test_a_home_remembers_the_installation_that_it_is_of(tmp_path: Path) -> None:
+    assert home.known_owner(tmp_path) is None
+    home.keep_owner(tmp_path, home.new_owner())
+    assert str(home.known_owner(tmp_path)).startswith("spothop-")
     (tmp_path / "owner").write_text("Not A Name\n")
     with pytest.raises(home.HomeError, match="Not A Name"):
-        home.owner(tmp_path)
+        home.known_owner(tmp_path)
 
 
 def test_published_files_have_their_mode_and_leave_nothing_aside(tmp_path: Path) -> None:

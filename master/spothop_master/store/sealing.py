@@ -86,6 +86,11 @@ def keys_in_use(session: Session) -> list[str]:
     return list(session.scalars(select(SealingKey.id).order_by(SealingKey.id)))
 
 
+def newest_key(session: Session) -> str:
+    """Id of the one that encrypts. Raises `KeyFileError`."""
+    return _keys(session).newest_id
+
+
 def renew(session: Session, after: str = "") -> tuple[int, str | None]:
     """Encrypt rows that an earlier release wrote, or another key than the newest, a portion at a
     time: how many it were, and `after` for the next portion; None when there is no more.
