@@ -62,7 +62,7 @@ from spothop_master.boot.agent_zip import AgentZips
 from spothop_master.bundles import Bundles
 from spothop_master.chaos import POINTS
 from spothop_master.clock import SteadyClock, utc_now
-from spothop_master.clouds.base import Cloud
+from spothop_master.clouds.base import Cloud, ListsByRegion
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
@@ -297,10 +297,12 @@ def watcher_of(
 ) -> CloudWatcher:
     """The one reader of the clouds; in threads of its own, unless `executor` is given. Raises
     BadCatalogue."""
+    regions = [each.regions() for each in clouds.values() if isinstance(each, ListsByRegion)]
+    threads = THREADS + sum(map(len, regions))  # one that hangs takes none of the others
     return CloudWatcher(
         clouds,
         settings.owner,
-        executor=executor or ThreadPoolExecutor(THREADS, thread_name_prefix="watcher"),
+        executor=executor or ThreadPoolExecutor(threads, thread_name_prefix="watcher"),
         clock=clock,
         rng=random.Random(),  # only for jitter
         offers_every_s=settings.prices_every_s,

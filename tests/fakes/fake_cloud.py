@@ -18,6 +18,7 @@ from spothop_master.clouds.base import (
     LaunchSpec,
     PoolInfo,
     PriceTooHigh,
+    Unavailable,
     Vm,
 )
 from spothop_master.core.evidence import EndCause
@@ -282,3 +283,24 @@ class FakeCloud:
             ended_at=(machine.ends_at or machine.running_at) if over else None,
             tags=machine.tags,
         )
+
+
+@dataclass(kw_only=True)
+class RegionalCloud(FakeCloud):
+    """Each zone is a region of its own, `r-a` and so on; regions are listed one by one."""
+
+    zones: tuple[str, ...] = ("a", "b")
+    region_of: Callable[[str], str] = lambda zone: f"r-{zone}"
+    silent: set[str] = field(default_factory=set)
+    """Regions that do not answer when they are asked for their VMs."""
+
+    def regions(self) -> Sequence[str]:
+        return [self.region_of(zone) for zone in self.zones]
+
+    def list(self, owner: str) -> Sequence[Vm]:
+        return [vm for region in self.regions() for vm in self.list_region(region, owner)]
+
+    def list_region(self, region: str, owner: str) -> Sequence[Vm]:
+        if region in self.silent:
+            raise Unavailable(f"{region} is away")
+        return [vm for vm in super().list(owner) if vm.pool.region == region]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.fake_cloud import FakeClock, FakeCloud, Machine
+from fakes.fake_cloud import FakeClock, FakeCloud, Machine, RegionalCloud
 from fakes.http_master import HttpMaster
 from spothop.wire import AgentConfig, Dialect, InventoryView, JobState, ListedAs
 from spothop_master.clouds.base import (
@@ -18,7 +18,6 @@ from spothop_master.clouds.base import (
     LaunchSpec,
     Remain,
     Unavailable,
-    Vm,
 )
 from spothop_master.store.schema import Event, Job
 
@@ -26,19 +25,10 @@ US = "owner-1"
 
 
 @dataclass(kw_only=True)
-class WideCloud(FakeCloud):
-    """Zones are regions of their own, each of which may be away, and disks may be left over."""
+class WideCloud(RegionalCloud):
+    """Disks may be left over in its regions."""
 
-    silent: set[str] = field(default_factory=set)
     left: list[Remain] = field(default_factory=list)
-
-    def regions(self) -> Sequence[str]:
-        return ("r-a", "r-b")
-
-    def list_region(self, region: str, owner: str) -> Sequence[Vm]:
-        if region in self.silent:
-            raise Unavailable(f"{region} is away")
-        return [vm for vm in FakeCloud.list(self, owner) if vm.pool.region == region]
 
     def remains(self, owner: str, *, region: str | None = None) -> Sequence[Remain]:
         if region in self.silent:
@@ -51,7 +41,7 @@ class WideCloud(FakeCloud):
 
 @pytest.fixture
 def cloud() -> WideCloud:
-    return WideCloud(clock=FakeClock(), zones=("a", "b"), region_of=lambda zone: f"r-{zone}")
+    return WideCloud(clock=FakeClock())
 
 
 @pytest.fixture

@@ -130,16 +130,16 @@ def test_one_that_is_not_ended_is_asked_for_less_and_less_often(harness: MasterH
 def test_a_cloud_that_hangs_delays_no_other(harness: MasterHarness) -> None:
     """Each is swept by itself, as the scheduler does it."""
     hangs, entered = threading.Event(), threading.Event()
-    fresh = harness.watcher.fresh_listing
+    fresh = harness.watcher.fresh_listings
 
     def wait(cloud: str, *, wait_s: float) -> object:
         if cloud == "hangs":
             entered.set()
             assert hangs.wait(60)
-            return None
+            return []
         return fresh(cloud, wait_s=wait_s)
 
-    harness.watcher.fresh_listing = wait  # type: ignore[assignment,method-assign]
+    harness.watcher.fresh_listings = wait  # type: ignore[assignment,method-assign]
     clouds = {"hangs": harness.cloud, "fake": harness.cloud}
     both = Sweep(
         harness.db,

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from fakes.fake_cloud import FakeClock, FakeCloud, Machine
+from fakes.fake_cloud import FakeClock, FakeCloud, Machine, RegionalCloud
 from fakes.master_harness import OWNER, Inline, Later, MasterHarness
 from spothop.wire import AgentConfig, Dialect
 from spothop_master.clouds.base import OWNER_TAG, BadRequest, LaunchSpec, Unavailable
@@ -179,30 +179,30 @@ def test_a_reader_waits_for_a_fresh_listing_but_not_for_a_cloud_that_is_away() -
     cloud = FakeCloud(clock=clock)
     with ThreadPoolExecutor(1) as executor:
         asked = watcher(clock, cloud, executor)
-        first = asked.fresh_listing("fake", wait_s=60)
-        assert first is not None
+        [first] = asked.fresh_listings("fake", wait_s=60)
         assert first.began_at == clock()
-        assert asked.fresh_listing("fake", wait_s=60) is first, "it is still fresh"
+        [same] = asked.fresh_listings("fake", wait_s=60)
+        assert same is first, "it is still fresh"
         clock.advance(1)
-        second = asked.fresh_listing("fake", wait_s=60)
-        assert second is not None
+        [second] = asked.fresh_listings("fake", wait_s=60)
         assert second.began_at == clock()
         cloud.away = Unavailable("503")
         for _ in range(3):  # it fails, and then it is not asked before the back-off is over
             clock.advance(1)
-            assert asked.fresh_listing("fake", wait_s=60) is second
+            [last] = asked.fresh_listings("fake", wait_s=60)
+            assert last is second
 
 
 def test_nobody_waits_longer_than_told_nor_for_a_watcher_that_is_closed() -> None:
     clock, executor = FakeClock(), Later()
     asked = watcher(clock, FakeCloud(clock=clock), executor)
-    assert asked.fresh_listing("fake", wait_s=0) is None
+    assert asked.fresh_listings("fake", wait_s=0) == []
     asked.ask_offers()
     asked.wait_for_first_offers(wait_s=0)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(asked.fresh_listing, "fake", wait_s=60)
+        waiting = threads.submit(asked.fresh_listings, "fake", wait_s=60)
         asked.close()
-        assert waiting.result() is None
+        assert waiting.result() == []
     asked.wait_for_first_offers(wait_s=60)
     asked.ask_offers()
     assert len(executor.given) == 2, "and nothing more is asked"
@@ -306,7 +306,7 @@ def test_a_watcher_that_is_closed_asks_nothing() -> None:
 def test_a_cloud_that_the_master_does_not_have_lists_nothing() -> None:
     clock = FakeClock()
     asked = watcher(clock, FakeCloud(clock=clock), Inline())
-    assert asked.fresh_listing("gone", wait_s=60) is None
+    assert asked.fresh_listings("gone", wait_s=60) == []
 
 
 def test_prices_are_written_when_they_change(tmp_path: Path) -> None:
@@ -481,3 +481,29 @@ def test_without_new_contacts_nothing_is_locked(tmp_path: Path) -> None:
     Contacts(harness.db, harness.heartbeats).run_once()
     assert asked == []
     harness.db.close()
+
+
+def test_a_region_that_hangs_or_fails_keeps_no_other_one_from_being_asked() -> None:
+    clock, executor = FakeClock(), Later()
+    cloud = RegionalCloud(clock=clock)
+    asked = watcher(clock, cloud, executor)
+    asked.ask_listing("fake")
+    hangs, answers = executor.given
+    executor.given.clear()
+    answers()
+    assert asked.listing("fake", "r-a") is None
+    first = asked.listing("fake", "r-b")
+    assert first is not None
+    assert (first.covers("r-a"), first.covers("r-b")) == (False, True)
+    clock.advance(1)
+    asked.ask_listing("fake")
+    [again] = executor.given
+    executor.given.clear()
+    again()
+    second = asked.listing("fake", "r-b")
+    assert second is not None
+    assert second.began_at > first.began_at
+    cloud.silent = {"r-a"}
+    hangs()
+    asked.ask_listing("fake")
+    assert executor.given == [], "one waits for its back-off, the other is fresh"

@@ -292,7 +292,8 @@ class TellsConsole(Protocol):
 @runtime_checkable
 class ListsByRegion(Protocol):
     """A cloud whose regions can be listed one by one, so that one that does not answer hides no
-    other one. Optional beside `Cloud`."""
+    other one; it is then asked so, side by side, and each region every `CloudLimits.list_every_s`.
+    Optional beside `Cloud`."""
 
     def regions(self) -> Sequence[str]:
         """Where VMs of ours may be."""

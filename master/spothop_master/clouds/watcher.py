@@ -9,6 +9,9 @@ ask, and is asked no more often than it allows. Three rules:
 2. An answer carries when its asking began. What happened later may be missing in it, so a reader
    who needs an answer from after some moment compares `began_at`, never the time of arrival.
 3. Answers only get newer: by rule 1 no older one can arrive after a newer one.
+
+A cloud that lists region by region (`ListsByRegion`) is asked for each by itself, so one that
+does not answer hides no VM elsewhere. Of VMs in a region that was never heard nothing is known.
 """
 
 from __future__ import annotations
@@ -21,13 +24,21 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
 from spothop.backoff import delay_s
 from spothop.catalog.needs import Shape
 from spothop.catalog.table import Catalogue, packaged
 from spothop.wire import Pool
-from spothop_master.clouds.base import Cloud, CloudError, CloudLimits, KeepsRecords, PoolInfo, Vm
+from spothop_master.clouds.base import (
+    Cloud,
+    CloudError,
+    CloudLimits,
+    KeepsRecords,
+    ListsByRegion,
+    PoolInfo,
+    Vm,
+)
 from spothop_master.core.evidence import EndCause
 
 log = logging.getLogger(__name__)
@@ -38,7 +49,8 @@ ADAPTER_FAULT = "its adapter failed; the master's log has the trace"
 """For users, in place of an error that nobody wrote for them."""
 
 LIST, OFFERS, RECORD = "list", "offers", "record"
-"""The kinds of questions; that for a record is one for each VM."""
+"""The kinds of questions; that for a listing may be one for each region, that for a record is one
+for each VM."""
 
 RECORD_EVERY = timedelta(seconds=5)
 """Between two questions about the same VM."""
@@ -53,11 +65,16 @@ RECORDS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """One answer of `Cloud.list`."""
+    """One answer of `Cloud.list`, or of `ListsByRegion.list_region`."""
 
     began_at: datetime
     """A VM that was launched after this may be missing."""
     vms: Sequence[Vm]
+    region: str | None = None
+    """Of VMs elsewhere it says nothing; None: it has all regions of its cloud."""
+
+    def covers(self, region: str) -> bool:
+        return self.region is None or self.region == region
 
     @cached_property
     def by_token(self) -> Mapping[str, Vm]:
@@ -130,7 +147,8 @@ class CloudWatcher:
         self._offers_every = timedelta(seconds=offers_every_s)
         self._on_listing: list[Callable[[frozenset[str]], None]] = []
         self._on_offers: list[Callable[[], None]] = []
-        self._listings: dict[str, Listing] = {}
+        self._listings: dict[tuple[str, str | None], Listing] = {}
+        """By cloud and region; None: all of them."""
         self._offers: dict[str, Offers] = {}
         self._market: Market | None = None
         self._asked: dict[tuple[str, str], _Asked] = {}
@@ -157,25 +175,34 @@ class CloudWatcher:
 
     # -- listings --------------------------------------------------------------------------------
 
-    def listing(self, cloud: str) -> Listing | None:
-        """The newest; None while it has not answered."""
-        return self._listings.get(cloud)
+    def listing(self, cloud: str, region: str | None = None) -> Listing | None:
+        """The newest that covers this region, or all; None while it has not answered."""
+        return self._listings.get((cloud, region)) or self._listings.get((cloud, None))
 
     def ask_listing(self, cloud: str) -> None:
-        """Unless its listing is fresh, on its way, or it just failed."""
+        """Of each region, unless its listing is fresh, on its way, or it just failed."""
         if cloud not in self._clouds:
             return
-        known = self._listings.get(cloud)
         every = timedelta(seconds=self._clouds[cloud].limits.list_every_s)
-        if known is None or self._is_old(known, every):
-            self._ask(LIST, cloud, self._list)
+        for region in self._regions(cloud):
+            known = self._listings.get((cloud, region))
+            if known is None or self._is_old(known, every):
+                self._ask(_list_of(region), cloud, partial(self._list, region=region))
 
-    def fresh_listing(self, cloud: str, *, wait_s: float) -> Listing | None:
-        """The newest, after asking for one if it is not fresh, and waiting `wait_s` seconds at most
-        for the answer. Still the one before if the cloud is away; None while it never answered."""
+    def fresh_listings(self, cloud: str, *, wait_s: float) -> Sequence[Listing]:
+        """The newest of each region, after asking for those that are not fresh, and waiting
+        `wait_s` seconds at most for the answers. Still the one before of a region that is away;
+        none of one that never answered."""
         self.ask_listing(cloud)
-        self._wait(lambda: self._is_idle(LIST, cloud), wait_s)
-        return self.listing(cloud)
+        regions = self._regions(cloud)
+        self._wait(lambda: all(self._is_idle(_list_of(each), cloud) for each in regions), wait_s)
+        found = (self._listings.get((cloud, region)) for region in regions)
+        return [listing for listing in found if listing is not None]
+
+    def _regions(self, cloud: str) -> Sequence[str | None]:
+        """That are listed one by one; None: all together."""
+        known = self._clouds.get(cloud)
+        return known.regions() if isinstance(known, ListsByRegion) else [None]
 
     # -- records of VMs that vanished ------------------------------------------------------------
 
@@ -196,7 +223,7 @@ class CloudWatcher:
         now = self._clock()
         left = self._record_due.get((cloud, vm_id), now) - now
         if not timedelta() < left <= RECORD_EVERY:  # a clock that was set back delays nothing
-            self._ask(f"{RECORD} of {vm_id}", cloud, question)
+            self._ask(f"{RECORD} of {vm_id}", cloud, question, in_turn=True)
         return self._records.get((cloud, vm_id)), True
 
     def _record(
@@ -288,7 +315,14 @@ class CloudWatcher:
             self._changed.notify_all()
         self._executor.shutdown(wait=True)
 
-    def _ask(self, what: str, cloud: str, question: Callable[[str], Callable[[], None]]) -> None:
+    def _ask(
+        self,
+        what: str,
+        cloud: str,
+        question: Callable[[str], Callable[[], None]],
+        *,
+        in_turn: bool = False,
+    ) -> None:
         now = self._clock()
         with self._changed:
             asked = self._asked.setdefault((what, cloud), _Asked(began_at=now))
@@ -296,7 +330,7 @@ class CloudWatcher:
             if asked.busy or too_early or self._closed:
                 return
             asked.busy, asked.began_at = True, now
-        if what not in (LIST, OFFERS):
+        if in_turn:
             self._queue(cloud, lambda: self._answer(what, cloud, question, asked))
             return
         self._executor.submit(self._answer, what, cloud, question, asked)
@@ -361,10 +395,15 @@ class CloudWatcher:
         with self._changed:
             self._changed.wait_for(lambda: done() or self._closed, timeout=max(0.0, wait_s))
 
-    def _list(self, cloud: str) -> Callable[[], None]:
-        began_at, known = self._clock(), self._listings.get(cloud)
-        vms = tuple(self._clouds[cloud].list(self._owner))
-        listing = self._listings[cloud] = Listing(began_at=began_at, vms=vms)
+    def _list(self, cloud: str, *, region: str | None) -> Callable[[], None]:
+        began_at, known = self._clock(), self._listings.get((cloud, region))
+        asked = self._clouds[cloud]
+        if region is not None and isinstance(asked, ListsByRegion):
+            vms = tuple(asked.list_region(region, self._owner))
+        else:
+            vms = tuple(asked.list(self._owner))
+        listing = Listing(began_at=began_at, vms=vms, region=region)
+        self._listings[cloud, region] = listing
         before, now = known.by_token if known else {}, listing.by_token
         changed = frozenset(
             token for token in before.keys() | now.keys() if before.get(token) != now.get(token)
@@ -393,3 +432,7 @@ class CloudWatcher:
                 offered()
 
         return tell
+
+
+def _list_of(region: str | None) -> str:
+    return LIST if region is None else f"{LIST} of {region}"

@@ -205,7 +205,7 @@ class VmFacts:
     """Since then its cloud recommends to leave it."""
     ended_at: datetime | None = None
     listed_at: datetime | None = None
-    """When the newest listing of its cloud began; None: there is none yet."""
+    """When the newest listing of its cloud and region began; None: there is none yet."""
     sighting: Sighting | None = None
     """None: that listing does not have it."""
     record: EndCause | None = None

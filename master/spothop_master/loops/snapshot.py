@@ -300,7 +300,9 @@ def _pool(cloud: str, region: str, zone: str, vm: str, spot: bool) -> Pool:
 
 def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
     cloud = observed.watcher.limits(row.cloud)
-    listing = observed.watcher.listing(row.cloud) if cloud.covers(row.region) else None
+    listing = None
+    if cloud.covers(row.region):
+        listing = observed.watcher.listing(row.cloud, row.region)
     seen = listing.by_token.get(row.token) if listing else None
     asked = observed.asked.get(row.id)
     lost = listing is not None and seen is None and listing.began_at >= _settled(row, observed)

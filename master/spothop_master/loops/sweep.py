@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from spothop.backoff import delay_s
 from spothop.wire import VmState
-from spothop_master.clouds.base import Cloud, CloudError, CloudVmState
+from spothop_master.clouds.base import Cloud, CloudError, CloudVmState, Vm
 from spothop_master.clouds.watcher import ADAPTER_FAULT, CloudWatcher, Listing
 from spothop_master.core import orphans
 from spothop_master.core.orphans import HoldLimits, Listed, Orphan
@@ -70,8 +70,8 @@ class Sweep:
         self._grace = grace
         self._rng = rng or random.Random()  # only for jitter
         self._orphans: dict[str, dict[str, Orphan]] = {}
-        self._looked_at: dict[str, datetime] = {}
-        """When the listing that was looked at last began, by cloud."""
+        self._looked_at: dict[tuple[str, str | None], datetime] = {}
+        """When the listing that was looked at last began, by cloud and region."""
         self._asked: set[tuple[str, str]] = set()
         """Whose end the cloud has accepted: by cloud and id."""
         self._clean: set[str] = set()
@@ -85,46 +85,66 @@ class Sweep:
             self.sweep(name)
 
     def sweep(self, name: str) -> None:
-        """One cloud; waits for its listing, `WAIT_S` at most."""
-        listing = self._watcher.fresh_listing(name, wait_s=WAIT_S)
-        if listing is None or listing.began_at == self._looked_at.get(name):
-            return  # no new answer; looking twice at one listing proves nothing more
-        self._looked_at[name] = listing.began_at
-        self._sweep(name, self._clouds[name], listing)
+        """One cloud; waits for its listings, `WAIT_S` at most. Of a region that gave no new one
+        nothing is judged, and nothing ended: looking twice at one listing proves nothing more."""
+        known = self._watcher.fresh_listings(name, wait_s=WAIT_S)
+        fresh = [
+            listing
+            for listing in known
+            if listing.began_at != self._looked_at.get((name, listing.region))
+        ]
+        for listing in fresh:
+            self._looked_at[name, listing.region] = listing.began_at
+            self._orphans[name] = self._look(self._orphans.get(name, {}), listing)
+        if fresh:
+            self._sweep(name, self._clouds[name], known, fresh)
 
-    def _sweep(self, name: str, cloud: Cloud, listing: Listing) -> None:
+    def _look(self, before: Mapping[str, Orphan], listing: Listing) -> dict[str, Orphan]:
+        """The orphans of its cloud after this listing; elsewhere they are those of before."""
         living = {
             vm.id: Listed(token=vm.token, pool=vm.pool, launched_at=vm.requested_at)
-            for vm in listing.vms
-            if vm.state is not CloudVmState.TERMINATED
+            for vm in _living(listing)
         }
-        found = orphans.look(
-            living,
-            self._rows({vm.token for vm in living.values()}),
-            self._orphans.get(name, {}),
-            listed_at=listing.began_at,
-        )
-        self._orphans[name] = found
+        rows = self._rows({vm.token for vm in living.values()})
+        found = orphans.look(living, rows, before, listed_at=listing.began_at)
+        elsewhere = {
+            vm_id: orphan
+            for vm_id, orphan in before.items()
+            if not listing.covers(orphan.pool.region)
+        }
+        return {**elsewhere, **found}
+
+    def _sweep(
+        self, name: str, cloud: Cloud, known: Sequence[Listing], fresh: Sequence[Listing]
+    ) -> None:
+        """`fresh`: of those that are known, the ones that were looked at now."""
+        found = self._orphans[name]
         if not found and name in self._clean:
             return
         proven = orphans.to_terminate(found, grace=self._grace)
-        for orphan in self._to_end(name, found, proven, listed=len(living)):
-            self._terminate(name, cloud, orphan)
-        if not found:
-            self._clean.add(name)
-        else:
-            self._clean.discard(name)
+        for orphan in self._to_end(name, known, proven):
+            if any(listing.covers(orphan.pool.region) for listing in fresh):
+                self._terminate(name, cloud, orphan)
 
     def _to_end(
-        self, name: str, found: Mapping[str, Orphan], proven: Sequence[Orphan], *, listed: int
+        self, name: str, known: Sequence[Listing], proven: Sequence[Orphan]
     ) -> list[Orphan]:
-        """Write down what was found; those that are to be ended now."""
-        now = self._clock()
+        """Write down what was found; those that may be ended now."""
+        now, found = self._clock(), self._orphans[name]
+        listed = sum(len(_living(listing)) for listing in known)
+        limits = self._watcher.limits(name)
         fresh = [orphan for orphan in proven if (name, orphan.cloud_id) not in self._asked]
         why = orphans.hold(fresh, listed=listed, limits=self._limits, written=self._written)
         with self._db.begin() as session:
             held_before = strays.held(session, name)
-            strays.keep_only(session, name, found.keys())
+            strays.keep_only(
+                session,
+                name,
+                found.keys(),
+                judged=lambda region: (
+                    not limits.covers(region) or any(listing.covers(region) for listing in known)
+                ),
+            )
             rows = [
                 strays.note(session, name, orphan, held=why if orphan in fresh else None, now=now)
                 for orphan in proven
@@ -135,6 +155,11 @@ class Sweep:
                 log.warning("%s", text)
                 session.add(Event(at=now, kind="strays", text=text, data={"cloud": name}))
             ready = {row.cloud_id for row in rows if row.may_end(now)}
+            is_clean = not found and not strays.any_of(session, name)
+        if is_clean:
+            self._clean.add(name)
+        else:
+            self._clean.discard(name)
         subject = f"strays in {name}"
         if held:
             self._attention[subject] = held[0].held
@@ -194,6 +219,10 @@ class Sweep:
                 select(VmRow.token, VmRow.state).where(VmRow.token.in_(tokens))
             ).all()
         return {row[0]: VmState(row[1]) for row in found}
+
+
+def _living(listing: Listing) -> list[Vm]:
+    return [vm for vm in listing.vms if vm.state is not CloudVmState.TERMINATED]
 
 
 HINT = "`spothop vms --strays` lists them, `spothop vms --end-strays` ends them"

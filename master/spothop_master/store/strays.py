@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 from sqlalchemy import func, select
@@ -34,12 +34,18 @@ def held(session: Session, cloud: str) -> list[Stray]:
     return list(session.scalars(select(Stray).where(*waiting).order_by(Stray.cloud_id)))
 
 
-def keep_only(session: Session, cloud: str, cloud_ids: Collection[str]) -> None:
-    """All others of this cloud are over, or have a row."""
+def keep_only(
+    session: Session, cloud: str, cloud_ids: Collection[str], *, judged: Callable[[str], bool]
+) -> None:
+    """All others of this cloud, in regions of which that can be said, are over or have a row."""
     for row in session.scalars(select(Stray).where(Stray.cloud == cloud)):
-        if row.cloud_id not in cloud_ids:
+        if row.cloud_id not in cloud_ids and judged(row.region):
             session.delete(row)
     session.flush()
+
+
+def any_of(session: Session, cloud: str) -> bool:
+    return session.scalar(select(Stray.cloud_id).where(Stray.cloud == cloud).limit(1)) is not None
 
 
 def note(session: Session, cloud: str, orphan: Orphan, *, held: str | None, now: datetime) -> Stray:

@@ -143,8 +143,6 @@ class AwsCloud:
         """Of all regions, those that ended in the last hour or so included. Raises CloudError when
         one region does not answer."""
         found = [vm for region in self.regions() for vm in self.list_region(region, owner)]
-        with self._lock:
-            self._moments.only(vm.id for vm in found)
         return sorted(found, key=lambda vm: (vm.requested_at, vm.id))
 
     def regions(self) -> Sequence[str]:
@@ -155,7 +153,15 @@ class AwsCloud:
         pages = self._calls.pages("ec2", region, "describe_instances", **question)
         rows = [*reading.instances(pages)]
         asks = region not in self._without_status and any(map(reading.is_spot_and_alive, rows))
-        return self._read(rows, region, self._statuses(region, owner) if asks else {})
+        found = self._read(rows, region, self._statuses(region, owner) if asks else {})
+        with self._lock:
+            listed = {vm.id for vm in found}
+            self._moments.forget(
+                vm_id
+                for vm_id, there in self._region_of.items()
+                if there == region and vm_id not in listed
+            )
+        return found
 
     def _statuses(self, region: str, owner: str) -> dict[str, reading.SpotStatus]:
         """What spot requests say: that EC2 takes a VM is to be seen there while it still runs."""

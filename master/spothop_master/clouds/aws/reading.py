@@ -107,13 +107,11 @@ class Moments:
     def ever_ran(self, vm_id: str) -> datetime | None:
         return self._ran.get(vm_id)
 
-    def only(self, vm_ids: Iterable[str]) -> None:
-        """Forget all others."""
-        kept = set(vm_ids)
-        self._pending &= kept
-        for known in (self._ran, self._over):
-            for vm_id in known.keys() - kept:
-                del known[vm_id]
+    def forget(self, vm_ids: Iterable[str]) -> None:
+        for vm_id in vm_ids:
+            self._pending.discard(vm_id)
+            self._ran.pop(vm_id, None)
+            self._over.pop(vm_id, None)
 
 
 def instances(pages: Iterable[Answer]) -> Iterator[Answer]:

@@ -1,0 +1,112 @@
+"""A region that does not answer hides no other one, and of its own VMs nothing is concluded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes.fake_cloud import FakeClock, Machine, RegionalCloud
+from fakes.master_harness import OWNER, MasterHarness
+from spothop.wire import AgentConfig, Dialect, VmState
+from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, NoCapacity
+from spothop_master.core.evidence import EndCause
+from spothop_master.store import strays
+from spothop_master.store.schema import Stray
+
+
+@pytest.fixture
+def cloud() -> RegionalCloud:
+    return RegionalCloud(clock=FakeClock())
+
+
+@pytest.fixture
+def harness(tmp_path: Path, cloud: RegionalCloud) -> Iterator[MasterHarness]:
+    made = MasterHarness(tmp_path, clock=cloud.clock, cloud=cloud)
+    yield made
+    made.db.close()
+
+
+def in_both(harness: MasterHarness, cloud: RegionalCloud) -> None:
+    """A job in each region: job-1 in r-a, job-2 in r-b."""
+    harness.training("job-1")
+    cloud.refusing["a"] = NoCapacity("full")
+    harness.training("job-2")
+    cloud.refusing.clear()
+    assert [vm.region for vm in harness.vms()] == ["r-a", "r-b"]
+
+
+def talk(harness: MasterHarness, seconds: int) -> None:
+    for _ in range(seconds):
+        for machine in harness.cloud.alive():
+            if machine.id in harness.agents:
+                harness.agents[machine.id].report()
+        harness.tick()
+
+
+def orphan(cloud: RegionalCloud, zone: str, token: str) -> Machine:
+    config = AgentConfig(master="http://m", token="t", vm="v", dialect=Dialect.AWS, directory="/d")
+    spec = LaunchSpec(pool=cloud.pool(zone), user_data=config, tags={OWNER_TAG: OWNER})
+    return cloud.machines[cloud.launch(spec, token).id]
+
+
+def test_the_end_of_a_vm_elsewhere_is_seen(harness: MasterHarness, cloud: RegionalCloud) -> None:
+    in_both(harness, cloud)
+    cloud.silent = {"r-b"}
+    talk(harness, 5)
+    cloud.kill(harness.machine(job_id="job-1").id, EndCause.PREEMPTED)
+    talk(harness, 5)
+    assert harness.attempt(1, "job-1").reason == "preempted"
+    assert harness.attempt(job_id="job-2").state == "running"
+
+
+def test_a_vm_of_a_region_that_was_never_heard_is_not_gone(
+    harness: MasterHarness, cloud: RegionalCloud
+) -> None:
+    """It is not over because another region's listing lacks it: it runs, and costs."""
+    in_both(harness, cloud)
+    silent = harness.machine(job_id="job-2")
+    cloud.silent = {"r-b"}
+    harness.restart()
+    harness.want("cancelled", "job-2")
+    talk(harness, 30)
+    cloud.machines.pop(silent.id)
+    talk(harness, 8)
+    [vm] = [vm for vm in harness.vms() if vm.region == "r-b"]
+    assert vm.state == VmState.TERMINATING.value
+    cloud.silent = set()
+    talk(harness, 15)
+    [vm] = [vm for vm in harness.vms() if vm.region == "r-b"]
+    assert vm.state == VmState.TERMINATED.value
+
+
+def test_the_sweep_ends_strays_elsewhere_and_keeps_what_it_knows(
+    harness: MasterHarness, cloud: RegionalCloud
+) -> None:
+    in_both(harness, cloud)
+    there = [orphan(cloud, "b", f"t{number}") for number in range(3)]
+
+    def sweep(passes: int = 4) -> None:
+        for _ in range(passes):
+            talk(harness, 1)
+            harness.sweep.run_once()
+            harness.clock.advance(6)
+
+    sweep()
+    assert len(harness.rows(Stray)) == 3, "too many to be ended without an admin"
+    cloud.silent = {"r-b"}
+    harness.restart()
+    here = orphan(cloud, "a", "t9")
+    sweep()
+    assert here.ends_at is not None
+    assert len(harness.rows(Stray)) == 3, "of r-b nothing new was heard"
+    with harness.db.begin() as session:
+        strays.end(session, now=harness.clock())
+    sweep()
+    assert [machine.ends_at for machine in there] == [None] * 3
+    cloud.silent = set()
+    harness.clock.advance(60)
+    sweep(5)
+    assert None not in [machine.ends_at for machine in there]
+    assert harness.rows(Stray) == []
