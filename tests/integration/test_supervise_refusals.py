@@ -12,6 +12,7 @@ from fakes.fake_cloud import AmbiguousAfter, FakeClock
 from fakes.master_harness import Inline, Later, MasterHarness
 from spothop.wire import Pool
 from spothop_master.clouds.base import (
+    Ambiguous,
     AuthFailed,
     BadRequest,
     CloudError,
@@ -258,3 +259,52 @@ def test_an_answer_to_a_launch_from_before_opens_nothing(tmp_path: Path) -> None
     (kept,) = harness.back_offs()
     assert (kept.refusals, kept.until) == (1, harness.clock() + timedelta(seconds=2 + 5))
     harness.db.close()
+
+
+# --- other requests that are throttled ------------------------------------------------------------
+
+
+def test_a_throttled_listing_keeps_launches_waiting(harness: MasterHarness) -> None:
+    harness.training()
+    harness.cloud.away = Throttled("slow down", code="RequestLimitExceeded", retry_after_s=40)
+    harness.tick()
+    [row] = harness.back_offs()
+    assert (row.scope, row.code, row.refusals) == ("account", "RequestLimitExceeded", 1)
+    harness.cloud.away = None
+    before = len(harness.cloud.launches)
+    harness.submit("job-2")
+    rest(harness, 36)
+    assert len(harness.cloud.launches) == before
+    rest(harness, 20)
+    assert len(harness.cloud.launches) > before
+
+
+def test_a_throttled_termination_keeps_launches_waiting(harness: MasterHarness) -> None:
+    harness.training()
+    terminate = harness.cloud.terminate
+
+    def refused(vm_id: str) -> None:
+        raise Throttled("slow down")
+
+    harness.cloud.terminate = refused  # type: ignore[method-assign]
+    harness.want("cancelled")
+    rest(harness, 60)
+    [row] = harness.back_offs()
+    assert (row.scope, row.error) == ("account", "Throttled")
+    harness.cloud.terminate = terminate  # type: ignore[method-assign]
+    rest(harness, 60)
+    assert [vm.state for vm in harness.vms()] == ["terminated"]
+
+
+def test_a_throttled_repeat_of_an_unclear_launch_keeps_others_waiting(
+    harness: MasterHarness,
+) -> None:
+    harness.repeat_after_s = (1.0,)
+    harness.restart()
+    harness.cloud.script += [Ambiguous("cut"), Throttled("slow down", retry_after_s=30)]
+    harness.submit()
+    harness.look()
+    [row] = harness.back_offs()
+    assert (row.scope, row.error) == ("account", "Throttled")
+    assert [vm.state for vm in harness.vms()] == ["requested"], "it may have been made"
+    assert harness.refusals() == []

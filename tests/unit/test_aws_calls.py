@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import SSLError as URLLib3SSLError
 
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.base import (
@@ -17,6 +19,7 @@ from spothop_master.clouds.base import (
     BadRequest,
     CloudError,
     NoCapacity,
+    Throttled,
     Unavailable,
 )
 
@@ -39,6 +42,18 @@ class Session:
 
 
 URL = {"endpoint_url": "https://ec2.example"}
+CUT = ssl.SSLError("unexpected eof while reading")
+UNTRUSTED = ssl.SSLCertVerificationError("certificate verify failed")
+EXPIRED = "Credentials were refreshed, but the refreshed credentials are still expired."
+
+
+def of_role(code: str, status: int = 400) -> sdk.ClientError:
+    """What the SDK's own request for a role answers, in the middle of ours."""
+    meta = {"HTTPStatusCode": status}
+    answer = {"Error": {"Code": code, "Message": code}, "ResponseMetadata": meta}
+    return sdk.ClientError(answer, "AssumeRole")  # type: ignore[arg-type]
+
+
 FULL = {
     "Error": {"Code": "InsufficientInstanceCapacity", "Message": "full"},
     "ResponseMetadata": {"HTTPStatusCode": 500},
@@ -53,11 +68,27 @@ FULL = {
         (sdk.ReadTimeoutError(**URL), Ambiguous, Unavailable),
         (sdk.ConnectionClosedError(**URL), Ambiguous, Unavailable),
         (ResponseParserError("cut"), Ambiguous, Unavailable),
+        (sdk.IncompleteReadError(actual_bytes=1, expected_bytes=2), Ambiguous, Unavailable),
+        (sdk.ResponseStreamingError(error="reset"), Ambiguous, Unavailable),
+        (sdk.HTTPClientError(error="broken pipe"), Ambiguous, Unavailable),
+        (sdk.ConnectionError(error="of a kind that is new"), Ambiguous, Unavailable),
+        (sdk.ProxyConnectionError(proxy_url="http://p"), Unavailable, Unavailable),
+        (sdk.SSLError(**URL, error=CUT), Ambiguous, Unavailable),
+        (sdk.SSLError(**URL, error=URLLib3SSLError(CUT)), Ambiguous, Unavailable),
+        (sdk.SSLError(**URL, error=URLLib3SSLError(UNTRUSTED)), Unavailable, Unavailable),
         (sdk.NoCredentialsError(), AuthFailed, AuthFailed),
         (sdk.ProfileNotFound(profile="p"), AuthFailed, AuthFailed),
+        (sdk.ConfigParseError(path="~/.aws/config"), AuthFailed, AuthFailed),
+        (sdk.LoginRefreshRequired(), AuthFailed, AuthFailed),
+        (sdk.RefreshWithMFAUnsupportedError(), AuthFailed, AuthFailed),
+        (RuntimeError(EXPIRED), AuthFailed, AuthFailed),
+        (of_role("ExpiredToken"), AuthFailed, AuthFailed),
+        (of_role("IDPRejectedClaim"), AuthFailed, AuthFailed),
+        (of_role("Throttling"), Throttled, Throttled),
+        (of_role("InternalFailure", 500), Unavailable, Unavailable),
         (sdk.TokenRetrievalError(provider="sso", error_msg="expired"), AuthFailed, AuthFailed),
         (sdk.ParamValidationError(report="Unknown parameter"), BadRequest, BadRequest),
-        (sdk.ClientError(FULL, "RunInstances"), NoCapacity, NoCapacity),  # type: ignore[arg-type]
+        (sdk.ClientError(FULL, "TheSame"), NoCapacity, NoCapacity),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_failure_of_the_sdk_means(
@@ -65,6 +96,8 @@ def test_what_a_failure_of_the_sdk_means(
 ) -> None:
     calls = AwsCalls(session=lambda: Session(error))
     for operation, kind in (("run_instances", launch), ("terminate_instances", other)):
+        if isinstance(error, sdk.ClientError) and error.operation_name != "AssumeRole":
+            error.operation_name = operation.title().replace("_", "")
         with pytest.raises(CloudError) as raised:
             calls.call("ec2", "us-east-1", operation)
         assert type(raised.value) is kind

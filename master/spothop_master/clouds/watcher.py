@@ -37,6 +37,7 @@ from spothop_master.clouds.base import (
     KeepsRecords,
     ListsByRegion,
     PoolInfo,
+    Throttled,
     Vm,
 )
 from spothop_master.core.evidence import EndCause
@@ -44,6 +45,8 @@ from spothop_master.core.evidence import EndCause
 log = logging.getLogger(__name__)
 
 BACKOFF_BASE_S, BACKOFF_MAX_S = 1.0, 30.0
+LONGEST_WAIT_S = 300.0
+"""What a cloud asks for is followed up to this: VMs go unwatched meanwhile."""
 
 ADAPTER_FAULT = "its adapter failed; the master's log has the trace"
 """For users, in place of an error that nobody wrote for them."""
@@ -111,6 +114,16 @@ class Market:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TooFast:
+    """A listing that was throttled."""
+
+    cloud: str
+    region: str | None
+    error: Throttled
+    asked_at: datetime
+
+
 @dataclass(kw_only=True)
 class _Asked:
     """How one question to one cloud goes."""
@@ -147,6 +160,7 @@ class CloudWatcher:
         self._offers_every = timedelta(seconds=offers_every_s)
         self._on_listing: list[Callable[[frozenset[str]], None]] = []
         self._on_offers: list[Callable[[], None]] = []
+        self._on_throttled: list[Callable[[TooFast], None]] = []
         self._listings: dict[tuple[str, str | None], Listing] = {}
         """By cloud and region; None: all of them."""
         self._offers: dict[str, Offers] = {}
@@ -161,12 +175,18 @@ class CloudWatcher:
         self._closed = False
 
     def subscribe(
-        self, *, listed: Callable[[frozenset[str]], None], offered: Callable[[], None]
+        self,
+        *,
+        listed: Callable[[frozenset[str]], None],
+        offered: Callable[[], None],
+        throttled: Callable[[TooFast], None] = lambda what: None,
     ) -> None:
         """Call `listed` after each listing, with the tokens of the VMs that differ from the listing
-        before, and `offered` after offers that differ. In the thread that asked the cloud."""
+        before, `offered` after offers that differ, and `throttled` when a listing is refused for
+        that. In the thread that asked the cloud."""
         self._on_listing.append(listed)
         self._on_offers.append(offered)
+        self._on_throttled.append(throttled)
 
     def limits(self, cloud: str) -> CloudLimits:
         """How this cloud wants to be asked; the defaults of one that is not configured any more."""
@@ -362,7 +382,7 @@ class CloudWatcher:
         try:
             tell = question(cloud)
         except CloudError as error:
-            self._failed(what, cloud, asked, str(error))
+            self._failed(what, cloud, asked, str(error), error.retry_after_s or 0.0)
         except Exception:  # a fault of the adapter must not end asking for ever
             log.exception("cloud %s: %s failed", cloud, what)
             self._failed(what, cloud, asked, ADAPTER_FAULT)
@@ -372,7 +392,9 @@ class CloudWatcher:
                 self._changed.notify_all()
             tell()
 
-    def _failed(self, what: str, cloud: str, asked: _Asked, error: str) -> None:
+    def _failed(
+        self, what: str, cloud: str, asked: _Asked, error: str, retry_after_s: float = 0.0
+    ) -> None:
         with self._changed:
             asked.failures += 1
             wait_s = delay_s(
@@ -381,6 +403,7 @@ class CloudWatcher:
                 max_s=BACKOFF_MAX_S,
                 jitter=self._rng.random(),
             )
+            wait_s = max(wait_s, min(retry_after_s, LONGEST_WAIT_S))
             asked.next_at = self._clock() + timedelta(seconds=wait_s)
             asked.busy, asked.error = False, error
             self._changed.notify_all()
@@ -398,10 +421,16 @@ class CloudWatcher:
     def _list(self, cloud: str, *, region: str | None) -> Callable[[], None]:
         began_at, known = self._clock(), self._listings.get((cloud, region))
         asked = self._clouds[cloud]
-        if region is not None and isinstance(asked, ListsByRegion):
-            vms = tuple(asked.list_region(region, self._owner))
-        else:
-            vms = tuple(asked.list(self._owner))
+        try:
+            if region is not None and isinstance(asked, ListsByRegion):
+                vms = tuple(asked.list_region(region, self._owner))
+            else:
+                vms = tuple(asked.list(self._owner))
+        except Throttled as error:
+            too_fast = TooFast(cloud=cloud, region=region, error=error, asked_at=began_at)
+            for throttled in self._on_throttled:
+                throttled(too_fast)
+            raise
         listing = Listing(began_at=began_at, vms=vms, region=region)
         self._listings[cloud, region] = listing
         before, now = known.by_token if known else {}, listing.by_token

@@ -43,6 +43,7 @@ from spothop_master.clouds.base import (
     NoCapacity,
     QuotaExceeded,
     TellsConsole,
+    Throttled,
     Unavailable,
     Vm,
     refused_by,
@@ -246,12 +247,14 @@ class Effects:
         return write
 
     def _launch(self, effect: Launch) -> Write:
+        asked_at = self.clock()
         try:
             vm = self._ask_for_vm(effect)
         except ScriptChanged as error:
             return self._note(effect.vm, f"launch: {error}")
         except Ambiguous as error:
-            return self._note(effect.vm, f"launch: no clear answer ({error}); asking the listing")
+            text = f"launch: no clear answer ({error}); asking the listing"
+            return self._note(effect.vm, text, error=error.__cause__, asked_at=asked_at)
         except CloudError as error:
             return self._refused(effect.vm, refused_by(error), str(effect.spec.pool))
         self.chaos.reach("after_launch")
@@ -312,11 +315,13 @@ class Effects:
         return write
 
     def _terminate(self, effect: Terminate) -> Write:
-        told = self._tell_console(effect)
+        told, asked_at = self._tell_console(effect), self.clock()
         try:
             self.clouds[effect.cloud].terminate(effect.cloud_id)
         except CloudError as error:
-            return self._note(effect.vm, f"terminate: {error}; asking again")
+            return self._note(
+                effect.vm, f"terminate: {error}; asking again", error=error, asked_at=asked_at
+            )
         self.chaos.reach("after_terminate")
         return told
 
@@ -342,9 +347,25 @@ class Effects:
 
         return write
 
-    def _note(self, vm_id: str, text: str) -> Write:
+    def _note(
+        self,
+        vm_id: str,
+        text: str,
+        *,
+        error: BaseException | None = None,
+        asked_at: datetime | None = None,
+    ) -> Write:
+        """`error` closes its scope for launches, too, if it is a throttle of what was asked for at
+        `asked_at`."""
+        growth = self.growth()
+
         def write(session: Session) -> None:
-            row = session.get_one(VmRow, vm_id)
-            transitions.record(session, "cloud", text, now=self.clock(), row=row)
+            row, now = session.get_one(VmRow, vm_id), self.clock()
+            transitions.record(session, "cloud", text, now=now, row=row)
+            if isinstance(error, Throttled):
+                pool, refused = vms.pool_of(row), refused_by(error)
+                refusals.throttled(
+                    session, pool, refused, asked_at=asked_at or now, growth=growth, now=now
+                )
 
         return write

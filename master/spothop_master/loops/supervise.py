@@ -21,12 +21,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.chaos import Chaos
+from spothop.wire import ANY_ZONE, Pool
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
 from spothop_master.agents.sessions import Sessions
 from spothop_master.chaos import POINTS
-from spothop_master.clouds.base import Cloud
-from spothop_master.clouds.watcher import CloudWatcher
+from spothop_master.clouds.base import Cloud, refused_by
+from spothop_master.clouds.watcher import CloudWatcher, TooFast
 from spothop_master.core.actions import Action, LaunchLost, LaunchVm, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import due
@@ -45,7 +46,7 @@ from spothop_master.loops.snapshot import (
 )
 from spothop_master.security import token_hash
 from spothop_master.settings import MasterSettings
-from spothop_master.store import leases, transitions
+from spothop_master.store import leases, refusals, transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Job
 
@@ -161,7 +162,9 @@ class Supervisor:
         )
 
         db.on_change(self._on_change)
-        watcher.subscribe(listed=self._on_listing, offered=self._on_offers)
+        watcher.subscribe(
+            listed=self._on_listing, offered=self._on_offers, throttled=self._on_throttled
+        )
 
     # -- what happened; called in any thread -----------------------------------------------------
 
@@ -184,6 +187,23 @@ class Supervisor:
     def _on_offers(self) -> None:
         if self._agenda.offered():
             self.wake.set()
+
+    def _on_throttled(self, listing: TooFast) -> None:
+        """Launches wait with it: one account has one limit, whatever is asked for."""
+        pool = Pool(cloud=listing.cloud, region=listing.region or "", zone=ANY_ZONE, vm="")
+        growth = limits_of(self._settings).growth(self._rng.random())
+        try:
+            with self._db.begin() as session:
+                refusals.throttled(
+                    session,
+                    pool,
+                    refused_by(listing.error),
+                    asked_at=listing.asked_at,
+                    growth=growth,
+                    now=self._clock(),
+                )
+        except Exception:  # the database is away: the listing waits all the same
+            log.exception("cloud %s: its throttle could not be written down", listing.cloud)
 
     # -- the loop --------------------------------------------------------------------------------
 

@@ -110,9 +110,24 @@ def count(
         row.in_row = in_row
         until = row.until = now + growth.back_off(refused, in_row)
     else:
-        until = _close(session, vm, refused, growth=growth, now=now)
+        until = close(session, _pool(vm), refused, asked_at=vm.requested_at, growth=growth, now=now)
     session.flush()
     return until
+
+
+def throttled(
+    session: Session,
+    pool: Pool,
+    refused: Refused,
+    *,
+    asked_at: datetime,
+    growth: Growth,
+    now: datetime,
+) -> None:
+    """Something else than a launch was: launches wait with it. `pool` names its cloud, and region
+    and zone as far as they are known."""
+    if refused.scope is not Scope.POOL:
+        close(session, pool, refused, asked_at=asked_at, growth=growth, now=now)
 
 
 def let_through(session: Session, pool: Pool, *, now: datetime) -> None:
@@ -157,22 +172,29 @@ def _back_off(row: BackOffRow) -> BackOff:
     )
 
 
-def _close(
-    session: Session, vm: VmRow, refused: Refused, *, growth: Growth, now: datetime
+def close(
+    session: Session,
+    pool: Pool,
+    refused: Refused,
+    *,
+    asked_at: datetime,
+    growth: Growth,
+    now: datetime,
 ) -> datetime:
-    pool = _pool(vm)
+    """The zone, region or account of this pool refused something that was asked for at `asked_at`,
+    a launch or another request; until when all leave it alone."""
     new = BackOffRow(
         cloud=pool.cloud,
         scope=refused.scope.value,
         name=name_of(refused.scope, pool, refused.error),
         until=now,
         refusals=0,
-        last_at=vm.requested_at,
+        last_at=asked_at,
         error=refused.error,
     )
     row = _made(session, BackOffRow, _key(new), new)
-    known_before = row.refusals > 0 and vm.requested_at <= row.last_at
-    row.refusals = growth.in_row(row.refusals, row.last_at, asked_at=vm.requested_at)
+    known_before = row.refusals > 0 and asked_at <= row.last_at
+    row.refusals = growth.in_row(row.refusals, row.last_at, asked_at=asked_at)
     row.last_at, row.error, row.code, row.detail = now, refused.error, refused.code, refused.detail
     until = now + growth.back_off(refused, row.refusals)
     row.until = max(row.until, until) if known_before else until
