@@ -64,8 +64,24 @@ def shown_state(of: JobView | AttemptView) -> str:
 
 
 def state_text(job: JobView) -> str:
-    """The state, and beside it that nothing protects the work."""
-    return shown_state(job) + (", unprotected" if job.unprotected else "")
+    """The state, and beside it what becomes of it, and that nothing protects the work."""
+    becomes = becoming(job)
+    text = shown_state(job) + (f", {becomes}" if becomes else "")
+    return text + (", unprotected" if job.unprotected else "")
+
+
+def becoming(job: JobView) -> str:
+    """`pausing`, `cancelling` or `resuming`, until that is so; else empty."""
+    if job.ended_at is not None:
+        return ""
+    paused = job.state.value == "paused"
+    match job.wanted.value:
+        case "cancelled":
+            return "cancelling"
+        case "paused":
+            return "" if paused else "pausing"
+        case _:
+            return "resuming" if paused else ""
 
 
 AT_LEAST = "a VM that ended without a word had made steps that nobody was told of"

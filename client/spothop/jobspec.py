@@ -446,7 +446,10 @@ class JobSpec(Section):
     )
     logs: LogsSpec = LogsSpec()
     max_duration: Duration | None = Field(
-        None, description="from the submit on; the job fails after it", examples=["2h"]
+        None,
+        description="from the submit on, through all attempts, without its pauses; the job saves "
+        "and fails after it",
+        examples=["2h"],
     )
 
     def as_mapping(self) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from spothop_master.agents.threads import AgentThreads
 from spothop_master.api import (
     agent,
     authority,
-    cancellations,
     checks,
     errors,
     guard,
@@ -51,6 +50,7 @@ from spothop_master.api import (
     pools,
     strays,
     vms,
+    wishes,
 )
 from spothop_master.api import bundles as bundle_routes
 from spothop_master.api import users as user_routes
@@ -168,7 +168,7 @@ def create_app(
         bundle_routes,
         jobs,
         news,
-        cancellations,
+        wishes,
         logs,
         vms,
         inventory,

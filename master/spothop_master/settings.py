@@ -156,6 +156,8 @@ class MasterSettings(BaseModel):
     """Kept after an old VM's deadline before the next attempt may fence."""
     stop_timeout_s: float = Field(default=30, gt=0)
     """From a stop directive to the termination of the VM, if no exit is reported."""
+    stop_save_s: float = Field(default=900, ge=0)
+    """Added to it where a pause or a cancel saves first; more where the saves before took more."""
 
     prior_mttp_s: MeanLife = Field(default=10800)
     """Mean time to preemption assumed where no life was seen."""

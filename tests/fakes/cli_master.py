@@ -172,6 +172,8 @@ class FakeMaster:
                 largest=[JobDisk(job=JOB, log_bytes=8_000_000)],
             ),
             f"POST /jobs/{JOB}/cancel": job(),
+            f"POST /jobs/{JOB}/pause": job(),
+            f"POST /jobs/{JOB}/resume": job(),
             f"POST /jobs/{JOB}/preempt": vm(),
         }
         if route == "GET /me":

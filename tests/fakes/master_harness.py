@@ -203,9 +203,9 @@ class MasterHarness:
             )
         return job_id
 
-    def want(self, wanted: str, job_id: str = "job-1") -> None:
+    def want(self, wanted: str, job_id: str = "job-1", *, at_once: bool = False) -> None:
         with self.db.begin() as session:
-            jobs.want(session, job_id, Wanted(wanted), now=self.clock())
+            jobs.want(session, job_id, Wanted(wanted), now=self.clock(), at_once=at_once)
 
     # -- time ------------------------------------------------------------------------------------
 

@@ -253,6 +253,61 @@ def test_many_are_cancelled_in_few_requests(master: HttpMaster) -> None:
     assert master.post("/api/v1/cancellations", json={}).json() == {"cancelled": 0, "left": 0}
 
 
+def test_many_are_paused_and_resumed_in_few_requests(master: HttpMaster) -> None:
+    agent = master.joined(name="trains")
+    fill(master, 5)
+    reply = master.post("/api/v1/pauses", json={"limit": 4}).json()
+    assert reply == {"changed": 4, "left": 2}
+    assert master.post("/api/v1/pauses", json={"why": "prices"}).json() == {"changed": 2, "left": 0}
+    assert master.post("/api/v1/pauses", json={}).json() == {"changed": 0, "left": 0}
+    assert master.get(JOBS).json()["counts"] == {"paused": 5, "preparing": 1}
+    found = master.get(f"{JOBS}/{agent.job}").json()
+    assert (found["wanted"], found["state"]) == ("paused", "preparing")
+    idle = master.get(JOBS, params={"state": "paused"}).json()["jobs"]
+    assert {job["reason"] for job in idle} <= {"paused by admin", "paused by admin: prices"}
+    assert all(job["paused_at"] for job in idle)
+    assert master.post("/api/v1/resumptions", json={}).json() == {"changed": 6, "left": 0}
+    assert master.post("/api/v1/resumptions", json={}).json() == {"changed": 0, "left": 0}
+    master.look()
+    assert "paused" not in master.get(JOBS).json()["counts"]
+
+
+def test_one_of_many_is_paused_as_it_is_by_itself(master: HttpMaster) -> None:
+    alone = master.submit(name="alone")["id"]
+    master.post(f"{JOBS}/{alone}/pause")
+    master.look()
+    of_many = master.submit(name="many")["id"]
+    master.post("/api/v1/pauses", json={"name": "many"})
+
+    def told(job: str) -> Any:
+        view = master.get(f"{JOBS}/{job}").json()
+        last = master.get(f"{JOBS}/{job}/events").json()[-1]
+        return view["state"], view["reason"], bool(view["paused_at"]), last["kind"], last["text"]
+
+    assert told(of_many) == told(alone)
+
+
+def test_many_that_are_being_cancelled_are_hurried(master: HttpMaster) -> None:
+    agent = master.joined(name="trains")
+    cancel = "/api/v1/cancellations"
+    assert master.post(cancel, json={}).json() == {"cancelled": 1, "left": 0}
+    assert master.post(cancel, json={"now": True}).json() == {"cancelled": 1, "left": 0}
+    assert master.post(cancel, json={"now": True}).json() == {"cancelled": 0, "left": 0}
+    texts = [event["text"] for event in master.get(f"{JOBS}/{agent.job}/events").json()]
+    wish = "the user wants it cancelled, without another save: cancelled by admin"
+    assert wish in texts
+
+
+@pytest.mark.parametrize("wish", ["pause", "resume"])
+def test_what_has_ended_is_neither_paused_nor_resumed(master: HttpMaster, wish: str) -> None:
+    job = master.submit()["id"]
+    master.post(f"{JOBS}/{job}/cancel")
+    assert master.post(f"{JOBS}/{job}/{wish}").status_code == 409, "it is being cancelled"
+    master.look()
+    answer = master.post(f"{JOBS}/{job}/{wish}")
+    assert (answer.status_code, answer.json()["error"]) == (409, "job_is_over")
+
+
 def test_one_of_many_is_cancelled_as_it_is_by_itself(master: HttpMaster) -> None:
     """The same rows and the same events, in fewer statements."""
     alone = master.submit()["id"]

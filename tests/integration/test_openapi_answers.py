@@ -41,7 +41,7 @@ CHECKED = (
     "negative_data_rejection",
 )
 
-LAST = ("/cancel", "/cancellations", "/preempt", "/disable")
+LAST = ("/cancel", "/cancellations", "/pause", "/pauses", "/preempt", "/disable")
 """What ends the job, so that the routes before see it train."""
 
 

@@ -55,6 +55,10 @@ GET    /api/v1/jobs/{ref}/logs            401   200   200   404   200   401   40
 POST   /api/v1/jobs/{ref}/injection       401   201   201   404   403   401   401   401   401
 DELETE /api/v1/jobs/{ref}/injection       401   200   200   404   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/preempt         401   200   200   404   403   401   401   401   401
+POST   /api/v1/jobs/{ref}/pause           401   200   200   404   403   401   401   401   401
+POST   /api/v1/jobs/{ref}/resume          401   200   200   404   403   401   401   401   401
+POST   /api/v1/pauses                     401   200   200   200   403   401   401   401   401
+POST   /api/v1/resumptions                401   200   200   200   403   401   401   401   401
 POST   /api/v1/cancellations              401   200   200   200   403   401   401   401   401
 POST   /api/v1/jobs/{ref}/cancel          401   200   200   404   403   401   401   401   401
 
@@ -185,7 +189,7 @@ class World:
         path = row.path
         for name, value in self.values.items():
             path = path.replace(name, value)
-        if str(row) == "POST /api/v1/jobs/{ref}/cancel":
+        if row.path.endswith(("/cancel", "/pause", "/resume")):
             path = path.replace(self.agent.job, self.idle_job)
         if str(row) == "GET /static":
             path += "/style.css"
@@ -207,6 +211,8 @@ class World:
         bodies: dict[str, dict[str, Any]] = {
             "POST /api/v1/plan": {"spec": spec},
             "POST /api/v1/jobs": {"spec": spec, "bundle": self.values["{sha256}"]},
+            "POST /api/v1/pauses": {"name": "idle"},
+            "POST /api/v1/resumptions": {"name": "idle"},
             "POST /api/v1/cancellations": {"name": "idle"},
             "POST /api/v1/jobs/{ref}/injection": {"mttp_s": [1e6]},
             "POST /api/v1/vms/{vm_id}/injection": {"mttp_s": [1e6]},

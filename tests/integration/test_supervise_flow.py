@@ -18,6 +18,7 @@ from spothop.wire import (
     ReleaseDirective,
     SaveKind,
     StopDirective,
+    Wanted,
 )
 from spothop_master.agents import protocol
 from spothop_master.clouds.base import (
@@ -28,6 +29,7 @@ from spothop_master.clouds.base import (
     Unavailable,
     Vm,
 )
+from spothop_master.store import jobs
 
 
 @pytest.fixture
@@ -408,7 +410,7 @@ def test_stopping_in_every_state(harness: MasterHarness, moment: str, wanted: st
     harness.look()
     if agent is not None:
         stop = next(d for d in agent.obey() if isinstance(d, StopDirective))
-        assert (stop.reason, stop.save) == (wanted, wanted == "paused")
+        assert (stop.reason, stop.save) == (wanted, True)
     harness.settle(8)
     assert harness.job().state == wanted
     assert all_over(harness)
@@ -416,10 +418,13 @@ def test_stopping_in_every_state(harness: MasterHarness, moment: str, wanted: st
 
 def test_a_stop_that_is_not_obeyed_ends_with_the_vm(harness: MasterHarness) -> None:
     agent = harness.training()
-    harness.want("cancelled")
+    harness.want("cancelled", at_once=True)
     harness.look()
     for _ in range(int(harness.settings.stop_timeout_s) + 4):
-        agent.report()
+        assert [told.save for told in agent.report() if isinstance(told, StopDirective)] in (
+            [False],
+            [],
+        )
         harness.tick()
     assert harness.job().state == "cancelled"
     assert all_over(harness)
@@ -439,6 +444,45 @@ def test_a_paused_job_resumes_from_its_newest_checkpoint(harness: MasterHarness)
     next_one.prepare()
     assert next_one.step == 10
     assert (next_one.attempt, harness.attempt(1).reason) == (2, "paused")
+
+
+def test_a_cancel_saves_the_newest_state_first(harness: MasterHarness) -> None:
+    agent = harness.training()
+    harness.want("cancelled")
+    harness.look()
+    agent.obey()
+    harness.settle(4)
+    assert (harness.job().state, harness.chains["job-1"].newest()) == ("cancelled", 10)
+    assert all_over(harness)
+
+
+def test_a_pause_takes_no_time_from_the_job(harness: MasterHarness) -> None:
+    harness.submit(max_duration="1m")
+    harness.want("paused")
+    harness.look()
+    since = harness.clock()
+    assert (harness.job().state, harness.job().paused_at) == ("paused", since)
+    harness.settle(100)
+    harness.want("running")
+    harness.look()
+    assert (harness.job().paused_at, harness.job().paused_s) == (None, 100.0)
+    harness.settle(50)
+    agent = harness.join()
+    assert agent.assignment.ends_in_s == pytest.approx(10.0)
+    harness.settle(11)
+    assert harness.job().wanted == "running"
+    assert "max_duration" in harness.events("stop")[-1].text
+    assert agent.obey() == [StopDirective(attempt=1, reason="cancelled", save=True)]
+    harness.settle(4)
+    assert harness.job().state == "failed"
+
+
+def test_a_pause_says_who_and_why(harness: MasterHarness) -> None:
+    harness.training()
+    with harness.db.begin() as session:
+        jobs.want(session, "job-1", Wanted.PAUSED, now=harness.clock(), why="paused by ann: prices")
+    harness.look()
+    assert "paused by ann: prices" in harness.events("stop")[-1].text
 
 
 def test_max_duration_fails_the_job(harness: MasterHarness) -> None:

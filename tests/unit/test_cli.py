@@ -21,7 +21,15 @@ from spothop.protection import ADD
 from spothop.sdk.downloads import Downloaded
 from spothop.sdk.errors import ClientError
 from spothop.sdk.settings import ClientSettings
-from spothop.wire import JobDetail, PlaceView, StrayView, Unprotected, UnprotectedView, VmPage
+from spothop.wire import (
+    JobDetail,
+    PlaceView,
+    StrayView,
+    Unprotected,
+    UnprotectedView,
+    VmPage,
+    Wanted,
+)
 
 
 @pytest.fixture
@@ -405,6 +413,47 @@ def test_the_schema_is_json(cli: Cli) -> None:
 def test_cancel_says_what_happens(cli: Cli) -> None:
     assert cli("cancel", JOB) == 0
     assert cli.out.startswith(f"{JOB}: cancelling")
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [("pause", "pausing"), ("resume", "resuming"), ("cancel --now --why late", "cancelling")],
+)
+def test_what_is_wanted_of_a_job_is_said(cli: Cli, command: str, word: str) -> None:
+    assert cli(*command.split(), JOB) == 0
+    assert cli.out.startswith(f"{JOB}: {word}")
+    assert cli.master.asked[-1] == f"POST /jobs/{JOB}/{command.split()[0]}"
+
+
+def test_a_paused_job_says_since_when_and_why(cli: Cli) -> None:
+    since = NOW - timedelta(hours=2)
+    paused = job(state="paused").model_copy(
+        update={
+            "ended_at": None,
+            "wanted": Wanted.PAUSED,
+            "paused_at": since,
+            "reason": "paused by ann: prices",
+        }
+    )
+    pausing = job().model_copy(update={"wanted": Wanted.PAUSED})
+    cli.master.scripted[f"GET /jobs/{JOB}"] = reply(paused)
+    cli.master.scripted["GET /jobs"] = reply(job_page(paused, pausing))
+    assert cli("show", JOB) == 0
+    assert "paused by ann: prices" in cli.out
+    assert "2 h" in cli.out
+    assert cli("jobs") == 0
+    assert "running, pausing" in " ".join(cli.out.split())
+    assert "paused by ann: prices" in cli.out
+
+
+@pytest.mark.parametrize(("command", "route"), [("pause", "/pauses"), ("resume", "/resumptions")])
+def test_many_are_paused_and_resumed(cli: Cli, command: str, route: str) -> None:
+    cli.master.scripted["GET /jobs"] = counted(queued=3, paused=2)
+    cli.master.scripted[f"POST {route}"] = httpx.Response(200, json={"changed": 2, "left": 0})
+    assert cli(command, "--all", "--yes", "--json") == 0
+    assert json.loads(cli.out) == {f"{command}d": 2}
+    state = "paused" if command == "resume" else None
+    assert cli.master.bodies[-1] == {"state": state, "name": "", "owner": None, "limit": 500}
 
 
 @pytest.mark.parametrize(

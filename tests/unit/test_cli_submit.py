@@ -11,8 +11,8 @@ import httpx
 import pytest
 import typer
 
-from fakes.cli_master import JOB, NOW, Cli, in_80_columns, plan_reply, reply
-from spothop.wire import EventView
+from fakes.cli_master import JOB, NOW, Cli, in_80_columns, job, plan_reply, reply
+from spothop.wire import EventView, JobState, Wanted
 
 
 @pytest.fixture
@@ -86,12 +86,28 @@ def test_submit_sends_the_spec_and_a_token(cli: Cli, job_file: str) -> None:
     assert f"spothop logs {JOB} -f" in cli.out
 
 
-@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 3)])
 def test_the_exit_code_is_the_jobs(cli: Cli, job_file: str, state: str, code: int) -> None:
     cli.master.states = ["running", state]
     cli.master.log = b""
     assert cli("submit", job_file, "--yes") == code
     assert cli.err.endswith(f"{JOB}: {state}\n")
+
+
+def test_following_ends_where_the_job_is_paused(cli: Cli, job_file: str) -> None:
+    paused = job().model_copy(
+        update={
+            "state": JobState.PAUSED,
+            "wanted": Wanted.PAUSED,
+            "paused_at": NOW,
+            "reason": "why",
+        }
+    )
+    cli.master.scripted[f"GET /jobs/{JOB}"] = reply(paused)
+    cli.master.log = b""
+    assert cli("submit", job_file, "--yes") == 4
+    assert f"{JOB}: paused (why)\n" in cli.err
+    assert f"`spothop resume {JOB}` lets it go on" in cli.err
 
 
 def test_submit_without_a_terminal_needs_yes(cli: Cli, job_file: str) -> None:
@@ -212,7 +228,7 @@ def test_a_master_that_stays_away_ends_the_following_not_the_job(cli: Cli, job_f
     assert len(cli.master.asked) < 500
 
 
-@pytest.mark.parametrize(("answer", "code"), [("c", 1), ("s", 130), ("", 130)])
+@pytest.mark.parametrize(("answer", "code"), [("c", 3), ("s", 130), ("", 130)])
 def test_ctrl_c_asks_whether_to_stop_following_or_to_cancel(
     cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:

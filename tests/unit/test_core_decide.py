@@ -112,9 +112,19 @@ def test_nothing_ends_that_is_wanted_and_has_time_left() -> None:
             EndAttempt(attempt=1, why=EndReason.PAUSED, reason="paused by the user"),
         ),
         ({"stop_wanted": EndReason.PAUSED}, {}, None),
-        ({"stop_wanted": EndReason.PAUSED, "stop_at": ago(29.9)}, {}, None),
+        ({"stop_wanted": EndReason.PAUSED, "stop_at": ago(929.9)}, {}, None),
         (
-            {"stop_wanted": EndReason.PAUSED, "stop_at": ago(30)},
+            {"stop_wanted": EndReason.PAUSED, "stop_at": ago(930)},
+            {},
+            EndAttempt(
+                attempt=1,
+                why=EndReason.PAUSED,
+                reason="paused by the user; no exit reported within 930 s",
+            ),
+        ),
+        ({"stop_wanted": EndReason.PAUSED, "stop_at": ago(29.9), "hurried": True}, {}, None),
+        (
+            {"stop_wanted": EndReason.PAUSED, "stop_at": ago(30), "hurried": True},
             {},
             EndAttempt(
                 attempt=1,

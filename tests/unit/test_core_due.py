@@ -65,6 +65,7 @@ def test_a_vm_that_is_silent_for_ever_waits_for_nothing_more() -> None:
     [
         ({"not_before": NOW + timedelta(seconds=9)}, {}, 9),
         ({"requirements": Requirements(max_duration_s=510)}, {}, 10),
+        ({"requirements": Requirements(max_duration_s=410), "paused_s": 100.0}, {}, 10),
         ({}, {"state": VmState.BOOTING, "running_at": ago(200)}, 100),
         ({}, {"deadline_at": NOW + timedelta(seconds=30), "notice_at": ago(9)}, 32),
         ({}, {"state": VmState.TERMINATING, "asked_s": 2.0}, 3),
@@ -77,11 +78,12 @@ def test_a_moment(job: dict[str, object], facts: dict[str, object], expected: fl
     assert found.at == NOW + timedelta(seconds=expected)
 
 
-def test_a_stop_has_its_time() -> None:
-    stopping = attempt(stop_wanted=EndReason.CANCELLED, stop_at=ago(12))
+@pytest.mark.parametrize(("hurried", "left_s"), [(True, 18), (False, 918)])
+def test_a_stop_has_its_time(hurried: bool, left_s: float) -> None:
+    stopping = attempt(stop_wanted=EndReason.CANCELLED, stop_at=ago(12), hurried=hurried)
     found = due(seen(stopping, vms=(TRAINS,), wanted=Wanted.CANCELLED))
     assert found is not None
-    assert found.at == NOW + timedelta(seconds=18)
+    assert found.at == NOW + timedelta(seconds=left_s)
 
 
 def test_the_deadline_of_a_place_is_one_of_its_vm_or_not() -> None:
@@ -121,7 +123,7 @@ def test_a_job_that_is_over_waits_until_its_vms_are() -> None:
 # --- whatever the facts ---------------------------------------------------------------------------
 
 T = TypeVar("T")
-LIMITS = Limits(avoid_s=30)
+LIMITS = Limits(avoid_s=30, stop_save_s=20)
 HORIZON_S = 200
 """All moments of the facts, with any limit, lie within."""
 seconds = st.integers(0, 80)

@@ -92,7 +92,14 @@ def test_no_figure_of_an_agent_is_waited_for_without_an_end(save_s: float) -> No
     stopped = old(stop_wanted=EndReason.PREEMPTED, last_save_s=save_s)
     assert stopped.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s + LONGEST_SAVES_S
     cancelled = old(stop_wanted=EndReason.CANCELLED, last_save_s=save_s)
-    assert cancelled.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s, "it does not save"
+    assert cancelled.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s + LONGEST_SAVES_S
+    at_once = old(stop_wanted=EndReason.CANCELLED, last_save_s=save_s, hurried=True)
+    assert at_once.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s, "it does not save"
+
+
+def test_a_stop_of_the_user_has_more_time_for_a_save_that_was_never_measured() -> None:
+    paused = old(stop_wanted=EndReason.PAUSED, last_save_s=0.0)
+    assert paused.stop_timeout_s(LIMITS) == LIMITS.stop_timeout_s + LIMITS.stop_save_s
 
 
 def test_shortly_before_the_deadline_the_agents_own_last_save_is_waited_for() -> None:

@@ -1,6 +1,7 @@
 """The command line: `spothop --help`. Errors go to stderr as `error: ...` and `hint: ...`.
 
-Exit codes: 0 success; 1 failure, or a followed job that did not succeed; 2 wrong usage; 130 Ctrl-C.
+Exit codes: 0 success; 1 failure, or a followed job that failed; 2 wrong usage; 3 a followed job was
+cancelled; 4 it was paused; 130 Ctrl-C.
 """
 
 from __future__ import annotations

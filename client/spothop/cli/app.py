@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from spothop.cli.commands import access, bootstrap, clouds, jobs, preemptions, programs, submitting
+from spothop.cli.commands import (
+    access,
+    bootstrap,
+    clouds,
+    jobs,
+    preemptions,
+    programs,
+    submitting,
+    wishes,
+)
 
 app = typer.Typer(
     name="spothop",
@@ -45,7 +54,9 @@ app.command()(jobs.jobs)
 app.command()(jobs.show)
 app.command()(jobs.logs)
 app.command()(jobs.events)
-app.command()(jobs.cancel)
+app.command()(wishes.pause)
+app.command()(wishes.resume)
+app.command()(wishes.cancel)
 app.command()(preemptions.preempt)
 app.command()(preemptions.inject)
 app.command()(clouds.pools)

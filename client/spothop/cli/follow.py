@@ -21,7 +21,7 @@ from spothop.eventlog import EventFilter
 from spothop.figures import money, number, saved, state_text
 from spothop.sdk.client import Client
 from spothop.sdk.errors import NotSpothop, Unreachable
-from spothop.wire import JOB_ENDED, EventView, JobDetail, JobNews, JobView
+from spothop.wire import JOB_ENDED, EventView, JobDetail, JobNews, JobState, JobView, Wanted
 
 WAIT_S = 20.0
 """How long the master may hold back an answer with nothing new in it."""
@@ -112,6 +112,11 @@ def status_line(job: JobView) -> str:
     return " | ".join(parts)
 
 
+def is_paused(job: JobView) -> bool:
+    """And not about to go on."""
+    return job.state is JobState.PAUSED and job.wanted is Wanted.PAUSED
+
+
 class Follower:
     """Reads news of a job in turn; can be run again after an interruption."""
 
@@ -128,7 +133,8 @@ class Follower:
         self._log = _Log()
 
     def run(self) -> JobDetail:
-        """Returns the ended job. While the master is away it goes on asking, up to 10 minutes."""
+        """Returns the job when it has ended or is paused. While the master is away it goes on
+        asking, up to 10 minutes."""
         away_s, failures, done = 0.0, 0, False
         while True:
             try:
@@ -146,7 +152,7 @@ class Follower:
                 self._sleep(pause)
 
     def _tick(self) -> bool:
-        """One look; true when the job has ended and everything was shown."""
+        """One look; true when the job has ended or is paused, and everything was shown."""
         log = self._log
         news = self._client.news(
             self._job,
@@ -159,7 +165,7 @@ class Follower:
         for event in news.events:
             self._screen.event(event, news.job)
             self._event = max(self._event, event.id)
-        self._seen, self._ended = news.seen, news.job.state in JOB_ENDED
+        self._seen, self._ended = news.seen, news.job.state in JOB_ENDED or is_paused(news.job)
         self._screen.status(status_line(news.job))
         more = self._show_log(news)
         return self._ended and not more and not news.events

@@ -14,6 +14,9 @@ def notes(jobs: Sequence[JobView]) -> Iterator[Text]:
     for job in jobs:
         if job.state is JobState.FAILED and job.reason:
             yield Text(f"{job.id} failed: {job.reason}", overflow="fold")
+        elif job.state is JobState.PAUSED and job.reason:
+            since = f" since {job.paused_at.astimezone():%Y-%m-%d %H:%M}" if job.paused_at else ""
+            yield Text(f"{job.id} is paused{since}: {job.reason}", overflow="fold")
         elif job.unprotected is not None:
             yield Text(f"{job.id} is unprotected: {job.unprotected.reason}", overflow="fold")
             yield from missing(job.unprotected)

@@ -18,7 +18,15 @@ from spothop.sdk.bundle import Bundle, pack_files
 from spothop.sdk.client import Client
 from spothop.sdk.codefiles import CodeFiles, survey
 from spothop.sdk.errors import ClientError
-from spothop.wire import JOB_ENDED, JobState, JobView
+from spothop.wire import JobState, JobView
+
+EXIT_CODES = {
+    JobState.SUCCEEDED: 0,
+    JobState.FAILED: 1,
+    JobState.CANCELLED: 3,
+    JobState.PAUSED: 4,
+}
+"""Of a followed job, by how it ended. 2 is wrong usage."""
 
 
 def submit(
@@ -93,8 +101,9 @@ def _follow(session: Session, client: Client, job: JobView, *, verbose: bool) ->
     aside(f"cost: {views.cost(ended)}; lost: {views.lost(ended)}")
     reason = f" ({ended.reason})" if ended.reason else ""
     aside(f"{ended.id}: {ended.state}{reason}")
-    assert ended.state in JOB_ENDED
-    return 0 if ended.state is JobState.SUCCEEDED else 1
+    if ended.state is JobState.PAUSED:
+        aside(f"`spothop resume {ended.id}` lets it go on")
+    return EXIT_CODES[ended.state]
 
 
 def _cancel_wanted(session: Session, job: str) -> bool:

@@ -315,6 +315,8 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         rows.insert(2, ("unprotected", job.unprotected.reason))
     if job.wanted is Wanted.CANCELLED and job.ended_at is None:
         rows.insert(2, ("wanted", "cancelled"))
+    if job.paused_at is not None and job.ended_at is None:
+        rows.insert(2, ("paused", f"{age(job.paused_at, now=now)} ago; `spothop resume {job.id}`"))
     if job.insurance is not None:
         due = f"at step {job.insurance.at_step:,}, then every {duration(job.insurance.tau_s)}"
         rows.insert(6, ("next save", f"{due}: {job.insurance.reason}"))

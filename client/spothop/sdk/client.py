@@ -41,6 +41,8 @@ from spothop.wire import (
     JobNews,
     JobPage,
     JobView,
+    ManyJobs,
+    ManyReply,
     NewToken,
     PlanReply,
     PoolView,
@@ -456,20 +458,66 @@ class Client:
 
     # --- acting ---
 
-    def cancel(self, job: str) -> JobView:
-        return self._http.read(JobView, self._http.send("POST", f"/jobs/{_part(job)}/cancel"))
+    def cancel(self, job: str, *, now: bool = False, why: str = "") -> JobView:
+        """Save the newest state, in a limited time, and end the job; `now`: without that save, also
+        where a cancel is under way. `why` is for people."""
+        return self._want(job, "cancel", now=now, why=why)
+
+    def pause(self, job: str, *, why: str = "") -> JobView:
+        """Save, and release the VM; the job starts nothing more until it is resumed."""
+        return self._want(job, "pause", why=why)
+
+    def resume(self, job: str, *, why: str = "") -> JobView:
+        """Go on from the newest checkpoint."""
+        return self._want(job, "resume", why=why)
+
+    def _want(self, job: str, wish: str, *, now: bool = False, why: str) -> JobView:
+        params = ({"now": "true"} if now else {}) | ({"why": why} if why else {})
+        answer = self._http.send("POST", f"/jobs/{_part(job)}/{wish}", params=params)
+        return self._http.read(JobView, answer)
 
     def cancel_all(
-        self, *, state: str | None = None, name: str = "", owner: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str = "",
+        owner: str | None = None,
+        now: bool = False,
+        why: str = "",
     ) -> int:
         """Cancel every job that has not ended: in this state, whose name begins so, of this user.
         Admins may cancel those of all users. Returns how many."""
-        request, count = CancelRequest(state=state, name=name, owner=owner), 0
+        request = CancelRequest(state=state, name=name, owner=owner, now=now, why=why)
+        return self._want_all("/cancellations", request)
+
+    def pause_all(
+        self, *, state: str | None = None, name: str = "", owner: str | None = None, why: str = ""
+    ) -> int:
+        """Pause every job that is neither ended nor paused; see `cancel_all`."""
+        return self._want_all("/pauses", ManyJobs(state=state, name=name, owner=owner, why=why))
+
+    def resume_all(
+        self, *, state: str | None = None, name: str = "", owner: str | None = None, why: str = ""
+    ) -> int:
+        """Resume every job that is paused or being paused; see `cancel_all`."""
+        return self._want_all(
+            "/resumptions", ManyJobs(state=state, name=name, owner=owner, why=why)
+        )
+
+    def _want_all(self, path: str, request: ManyJobs) -> int:
+        body, count = request.model_dump(mode="json"), 0
+        for newer in ("now", "why"):  # an older master does not know them
+            if not body.get(newer):
+                body.pop(newer, None)
         while True:
-            answer = self._http.send("POST", "/cancellations", body=request)
-            reply = self._http.read(CancelReply, answer)
-            count += reply.cancelled
-            if not reply.left or not reply.cancelled:
+            answer = self._http.send("POST", path, body=body)
+            if path == "/cancellations":
+                old = self._http.read(CancelReply, answer)
+                reply = ManyReply(changed=old.cancelled, left=old.left)
+            else:
+                reply = self._http.read(ManyReply, answer)
+            count += reply.changed
+            if not reply.left or not reply.changed:
                 return count
 
     def preempt(self, job: str, *, notice_s: float | None = None) -> VmView:

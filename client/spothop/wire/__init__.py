@@ -102,6 +102,7 @@ from spothop.wire.reports import (
 
 if TYPE_CHECKING:
     from spothop.wire.users import (
+        MAX_WHY,
         AttemptView,
         CancelReply,
         CancelRequest,
@@ -121,6 +122,8 @@ if TYPE_CHECKING:
         JobView,
         ListedAs,
         LogView,
+        ManyJobs,
+        ManyReply,
         PlaceView,
         PlanReply,
         PoolPlan,
@@ -153,6 +156,7 @@ __all__ = [
     "MAX_METRIC_NAME",
     "MAX_REPORTS",
     "MAX_TEXT",
+    "MAX_WHY",
     "PROTOCOL",
     "RIDE_BYTES",
     "USER_FAILURES",
@@ -203,6 +207,8 @@ __all__ = [
     "LogReply",
     "LogState",
     "LogView",
+    "ManyJobs",
+    "ManyReply",
     "MessageReport",
     "MetricsReport",
     "NewToken",

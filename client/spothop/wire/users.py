@@ -60,9 +60,13 @@ class SubmitRequest(Strict):
     """Chosen by the client: submitting twice with the same token makes one job."""
 
 
-class CancelRequest(Strict):
-    """Which jobs to cancel, of those that have not ended; all that the user may cancel unless it
-    says more."""
+MAX_WHY = 200
+"""Characters of why a user pauses, resumes or cancels."""
+
+
+class ManyJobs(Strict):
+    """Which jobs to pause, resume or cancel, of those that have not ended; all that the user may
+    change unless it says more."""
 
     state: str | None = None
     name: str = Field(default="", max_length=200)
@@ -71,6 +75,19 @@ class CancelRequest(Strict):
     """A user's name."""
     limit: int = Field(default=500, ge=1, le=500)
     """At most so many with this request, the newest first."""
+    why: str = Field(default="", max_length=MAX_WHY)
+    """For people."""
+
+
+class ManyReply(BaseModel):
+    changed: int
+    left: int
+    """Others that fit, for the next request."""
+
+
+class CancelRequest(ManyJobs):
+    now: bool = False
+    """Without another save, also of those that are being cancelled."""
 
 
 class CancelReply(BaseModel):
@@ -408,6 +425,8 @@ class JobView(BaseModel):
     """Why it is in this state, for people."""
     submitted_at: datetime
     ended_at: datetime | None
+    paused_at: datetime | None = None
+    """Since when it is paused; None: it is not, or its master is older than this field."""
     attempt: int
     vm: str | None
     pool: Pool | None

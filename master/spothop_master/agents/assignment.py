@@ -84,7 +84,7 @@ def _hang_after_s(spec: JobSpec) -> float | None:
 def _ends_in_s(spec: JobSpec, job: Job, now: datetime) -> float | None:
     if spec.max_duration is None:
         return None
-    return (job.submitted_at + spec.max_duration - now).total_seconds()
+    return (job.submitted_at + spec.max_duration - now).total_seconds() + job.paused_s
 
 
 def _has_chain(session: Session, job: Job) -> bool:

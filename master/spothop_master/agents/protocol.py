@@ -268,7 +268,8 @@ def _directives(
     attempt, number = place.attempt, place.attempt.number
     if attempt.stop_wanted is not None:
         why = EndReason(attempt.stop_wanted)
-        return [StopDirective(attempt=number, reason=why, save=why in SAVED_FIRST)]
+        saves = why in SAVED_FIRST and not session.get_one(Job, attempt.job_id).at_once
+        return [StopDirective(attempt=number, reason=why, save=saves)]
     found: list[AnyDirective] = []
     if _is_reassigned(session, place):
         found.append(AssignDirective(assignment=build(session, vm, attempt, statistics, now=now)))

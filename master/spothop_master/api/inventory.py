@@ -25,9 +25,9 @@ from fastapi import APIRouter
 from spothop.wire import InventoryView, ListedAs, RemainView, Wanted
 from spothop_master.api import errors
 from spothop_master.api import inventory_rows as rows
-from spothop_master.api.cancellations import AT_ONCE
 from spothop_master.api.deps import ServicesDep
 from spothop_master.api.users import Admin
+from spothop_master.api.wishes import AT_ONCE
 from spothop_master.clouds import inventory
 from spothop_master.clouds.base import Cloud, CloudVmState, Remain, Vm
 from spothop_master.problems import ApiError
@@ -123,7 +123,7 @@ def _cancel(services: Services, cloud: str, *, now: bool) -> None:
                 with suppress(jobs.JobIsOver):  # by now
                     jobs.want(session, job_id, Wanted.PAUSED, now=services.clock())
             over = [job_id for job_id in some if job_id not in saving]
-            jobs.cancel_all(session, over, now=services.clock())
+            jobs.want_all(session, over, Wanted.CANCELLED, now=services.clock(), at_once=now)
 
 
 def _tell(services: Services, cloud: str, ended: Sequence[Vm], *, by: str) -> None:

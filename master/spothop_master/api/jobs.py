@@ -1,4 +1,4 @@
-"""`/api/v1/jobs`: submit, look, cancel, follow events and logs."""
+"""`/api/v1/jobs`: submit, look, follow events and logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from spothop.wire import (
     JobState,
     JobView,
     SubmitRequest,
-    Wanted,
 )
 from spothop_master import bundles
 from spothop_master.api import errors, quotas
@@ -114,7 +113,7 @@ def _own(services: Services, session: Session, user: Principal, job: Job) -> Job
             "choose a new random token",
             field="token",
         )
-    return _view(services, session, job)
+    return view_of(services, session, job)
 
 
 @router.get("")
@@ -230,26 +229,7 @@ async def get_events(
     return found
 
 
-@router.post("/{ref}/cancel", responses=errors.answers(403, 404, 409))
-def cancel(ref: str, services: ServicesDep, user: Writer) -> JobView:
-    """Harmless when repeated; 409 when the job has ended otherwise."""
-    with services.db.begin() as session:
-        job = job_for(session, user, ref)
-        if job.state != JobState.CANCELLED:
-            _want(session, job, Wanted.CANCELLED, services)
-        view = _view(services, session, job)
-    return view
-
-
-def _want(session: Session, job: Job, wanted: Wanted, services: Services) -> None:
-    try:
-        jobs.want(session, job.id, wanted, now=services.clock())
-    except jobs.JobIsOver as error:
-        fact, _, hint = str(error).partition("; ")
-        raise ApiError(409, "job_is_over", fact, hint) from None
-
-
-def _view(services: Services, session: Session, job: Job) -> JobView:
+def view_of(services: Services, session: Session, job: Job) -> JobView:
     now, url = services.clock(), services.settings.storage_url
     return job_lists.job_view(session, job.id, now=now, storage_url=url)
 

@@ -29,7 +29,7 @@ from spothop_master.core.actions import (
     ReleaseVm,
     StopAttempt,
 )
-from spothop_master.core.facts import AttemptFacts, Snapshot, VmFacts
+from spothop_master.core.facts import BY_USER, AttemptFacts, Snapshot, VmFacts
 from spothop_master.core.watch import cloud_says, past_deadline, silence
 
 Rule = Callable[[Snapshot], list[Action]]
@@ -165,15 +165,15 @@ def _why(vm: VmFacts) -> str:
 
 
 def _wanted_end(snapshot: Snapshot) -> tuple[JobState, EndReason, str] | None:
+    """A pause comes before the end of its time, which does not run on while it lasts."""
     job = snapshot.job
     if job.wanted is Wanted.CANCELLED:
-        return JobState.CANCELLED, EndReason.CANCELLED, "cancelled by the user"
-    limit = job.requirements.max_duration_s
-    if limit is not None and snapshot.now >= job.submitted_at + timedelta(seconds=limit):
-        text = f"max_duration of {limit:.0f} s is over"
-        return JobState.FAILED, EndReason.CANCELLED, text
+        return JobState.CANCELLED, EndReason.CANCELLED, job.why or "cancelled by the user"
     if job.wanted is Wanted.PAUSED:
-        return JobState.PAUSED, EndReason.PAUSED, "paused by the user"
+        return JobState.PAUSED, EndReason.PAUSED, job.why or "paused by the user"
+    if job.ends_at is not None and snapshot.now >= job.ends_at:
+        text = f"max_duration of {job.requirements.max_duration_s:.0f} s is over"
+        return JobState.FAILED, EndReason.CANCELLED, text
     return None
 
 
@@ -182,11 +182,25 @@ def _stop(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) 
         return [EndAttempt(attempt=attempt.number, why=why, reason=text)]
     if attempt.stop_wanted is None:
         return [StopAttempt(attempt=attempt.number, why=why, reason=text)]
+    return _end_late(snapshot, attempt, why, text)
+
+
+def _end_late(snapshot: Snapshot, attempt: AttemptFacts, why: EndReason, text: str) -> list[Action]:
     waited = snapshot.now - (attempt.stop_at or snapshot.now)
     if waited >= timedelta(seconds=attempt.stop_timeout_s(snapshot.limits)):
         late = f"{text}; no exit reported within {waited.total_seconds():.0f} s"
         return [EndAttempt(attempt=attempt.number, why=why, reason=late)]
     return []
+
+
+def stopped(snapshot: Snapshot) -> list[Action]:
+    """A stop has its time and no more, also where the user has resumed the job meanwhile."""
+    actions: list[Action] = []
+    for attempt in snapshot.living:
+        if attempt.stop_wanted in BY_USER:
+            text = f"it was {attempt.stop_wanted}"
+            actions += _end_late(snapshot, attempt, attempt.stop_wanted, text)
+    return actions
 
 
 def stopping(snapshot: Snapshot) -> bool:
@@ -207,6 +221,7 @@ _RULES: tuple[Rule, ...] = (
     failures.budgets,
     superseded,
     hopeless,
+    _unless_stopping(stopped),
     _unless_stopping(replace.replacement),
     _unless_stopping(handover.last_saves),
     _unless_stopping(fences),

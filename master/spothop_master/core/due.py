@@ -68,8 +68,8 @@ def _of_job(snapshot: Snapshot) -> Iterator[datetime]:
     if any(vm.at_risk_at is not None for vm in snapshot.vms):  # another place is open then
         yield from (each.until for each in snapshot.refusals if each.until is not None)
         yield from (each.until for each in snapshot.back_offs)
-    if job.requirements.max_duration_s is not None:
-        yield job.submitted_at + timedelta(seconds=job.requirements.max_duration_s)
+    if job.ends_at is not None:
+        yield job.ends_at
 
 
 def _of_attempts(snapshot: Snapshot) -> Iterator[datetime]:

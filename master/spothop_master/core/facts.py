@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from spothop.catalog.needs import ANYTHING, Needs, Shape
 from spothop.wire import (
@@ -21,8 +21,10 @@ from spothop_master.core import gang
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import BackOff, Growth, PoolRefusal, Refused
 
-SAVED_FIRST = frozenset({EndReason.PAUSED, EndReason.PREEMPTED})
-"""What an attempt is stopped for, and then goes on elsewhere: it saves first."""
+BY_USER = frozenset({EndReason.PAUSED, EndReason.CANCELLED})
+"""What an attempt is stopped for because its user wants it, or wanted no more than so much time."""
+SAVED_FIRST = BY_USER | {EndReason.PREEMPTED}
+"""What an attempt is stopped for after one more save, unless its job is to end at once."""
 
 LAST_SAVES = 2
 """The save at a stop may take so many times what one took before, from request to commit."""
@@ -40,6 +42,9 @@ class Limits:
     """The same while many are silent together."""
     fence_margin_s: float = 2
     stop_timeout_s: float = 30
+    stop_save_s: float = 900
+    """For the save and the uploads at a stop of the user, beside that; more where the saves before
+    took more."""
     backoff_base_s: float = 1
     backoff_max_s: float = 600
     ask_again_s: float = 5
@@ -97,7 +102,21 @@ class JobFacts:
     was_trained: bool = False
     """Some attempt made a step."""
     not_before: datetime | None = None
+    why: str = ""
+    """Why its user wants what they want, for people; empty: nobody said."""
+    at_once: bool = False
+    """It is to end without another save."""
+    paused_s: float = 0.0
+    """In pauses that are over: they do not count against `max_duration`."""
     requirements: Requirements = Requirements()
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When its `max_duration` is over; None without one."""
+        limit_s = self.requirements.max_duration_s
+        if limit_s is None:
+            return None
+        return self.submitted_at + timedelta(seconds=limit_s + self.paused_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +152,8 @@ class AttemptFacts:
     """The save that came with its stop is committed."""
     stop_wanted: EndReason | None = None
     stop_at: datetime | None = None
+    hurried: bool = False
+    """Its job is to end without another save."""
     ended_at: datetime | None = None
 
     @property
@@ -142,9 +163,12 @@ class AttemptFacts:
     def stop_timeout_s(self, limits: Limits) -> float:
         """From its stop until nobody waits for its end any more. Where it was to end with a save,
         that one has its time beside the rest: cut short it would be work lost."""
-        saves = self.stop_wanted in SAVED_FIRST
+        if self.hurried or self.stop_wanted not in SAVED_FIRST:
+            return limits.stop_timeout_s
         # this order: a figure that is not finite is bounded, too
-        save_s = min(LONGEST_SAVES_S, LAST_SAVES * self.last_save_s) if saves else 0.0
+        save_s = min(LONGEST_SAVES_S, LAST_SAVES * self.last_save_s)
+        if self.stop_wanted in BY_USER:  # nothing else ends the wait, and nothing hurries it
+            save_s = max(limits.stop_save_s, save_s)
         return limits.stop_timeout_s + save_s
 
     @property

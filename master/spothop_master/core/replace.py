@@ -99,8 +99,10 @@ def resume(snapshot: Snapshot) -> list[Action]:
     if job.state is not JobState.PAUSED:
         return []
     if job.wanted is Wanted.CANCELLED:
-        return [FinishJob(state=JobState.CANCELLED, reason="cancelled by the user")]
-    return [ResumeJob(reason="resumed by the user")] if job.wanted is Wanted.RUNNING else []
+        return [FinishJob(state=JobState.CANCELLED, reason=job.why or "cancelled by the user")]
+    if job.wanted is Wanted.RUNNING:
+        return [ResumeJob(reason=job.why or "resumed by the user")]
+    return []
 
 
 def finish(snapshot: Snapshot, state: JobState, reason: str) -> list[Action]:

@@ -123,7 +123,8 @@ def snapshots_of(
 ) -> dict[str, Snapshot]:
     """Of those of these jobs that there are; at most `IN_ONE_QUERY`."""
     jobs = session.execute(fact_rows.JOBS, {"jobs": job_ids}).all()
-    attempts = _attempts(session, job_ids, now)
+    hurried = frozenset(row.id for row in jobs if row.at_once)
+    attempts = _attempts(session, job_ids, hurried, now)
     vms = _vms(session, job_ids, attempts, observed, now)
     launching = [job_id for job_id in job_ids if _may_launch(attempts[job_id], vms[job_id])]
     refused = refusals.of_jobs(session, launching) if launching else {}
@@ -199,14 +200,18 @@ def _job(
         was_prepared=why in SELF_MADE and ever_prepared(session, row.id),
         was_trained=why in SELF_MADE and ever_trained(session, row.id),
         not_before=row.not_before,
+        why=row.wanted_why,
+        at_once=row.at_once,
+        paused_s=row.paused_s,
         requirements=asks,
     )
 
 
 def _attempts(
-    session: Session, job_ids: Sequence[str], now: datetime
+    session: Session, job_ids: Sequence[str], hurried: Container[str], now: datetime
 ) -> defaultdict[str, list[AttemptFacts]]:
-    """By job and number: those alive, the newest two, and those that succeeded."""
+    """By job and number: those alive, the newest two, and those that succeeded. The jobs `hurried`
+    are to end without another save."""
     rows = session.execute(fact_rows.ATTEMPTS, {"jobs": job_ids}).all()
     noticed = {row.id for row in rows if row.notice_at and row.state != AttemptState.ENDED.value}
     saves = {}
@@ -215,7 +220,8 @@ def _attempts(
         saves = {row.id: row for row in found}
     attempts: defaultdict[str, list[AttemptFacts]] = defaultdict(list)
     for (job_id, attempt_id), of_one in groupby(rows, key=lambda row: (row.job_id, row.id)):
-        attempts[job_id].append(_attempt([*of_one], saves.get(attempt_id), now))
+        found_one = _attempt([*of_one], saves.get(attempt_id), now, hurried=job_id in hurried)
+        attempts[job_id].append(found_one)
     return attempts
 
 
@@ -233,7 +239,9 @@ def _before(attempts: Sequence[AttemptFacts]) -> AttemptFacts | None:
     return attempts[-2] if len(attempts) > 1 and not attempts[-1].alive else None
 
 
-def _attempt(rows: Sequence[AnyRow], saves: AnyRow | None, now: datetime) -> AttemptFacts:
+def _attempt(
+    rows: Sequence[AnyRow], saves: AnyRow | None, now: datetime, *, hurried: bool
+) -> AttemptFacts:
     """From a row for each place; `saves` where it lives and has a notice."""
     row = rows[0]
     saved_at = saves.emergency_at if saves is not None else None
@@ -261,6 +269,7 @@ def _attempt(rows: Sequence[AnyRow], saves: AnyRow | None, now: datetime) -> Att
         saved_since_stop=bool(saved_at and row.stop_at and saved_at > row.stop_at),
         stop_wanted=EndReason(row.stop_wanted) if row.stop_wanted else None,
         stop_at=row.stop_at,
+        hurried=hurried,
         ended_at=row.ended_at,
     )
 

@@ -453,6 +453,7 @@ def limits_of(settings: MasterSettings) -> Limits:
         silent_together_s=settings.silent_together_s,
         fence_margin_s=settings.fence_margin_s,
         stop_timeout_s=settings.stop_timeout_s,
+        stop_save_s=settings.stop_save_s,
         backoff_base_s=settings.backoff_base_s,
         backoff_max_s=settings.backoff_max_s,
         avoid_s=settings.avoid_s,

@@ -9,6 +9,7 @@ the same as those of `job_views`, which a test walks through random lives to pro
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from spothop.wire import JobState, JobView, lifecycle
+from spothop.wire import JobState, JobView
 from spothop_master.store import job_views
 from spothop_master.store.keyset import Cursor, Key, Page, beyond, order, page
 from spothop_master.store.lookup import visible_to
@@ -105,21 +106,18 @@ def job_view(session: Session, job_id: str, *, now: datetime, storage_url: str) 
     return _view(row, now=now, storage_url=storage_url)
 
 
-def living_ids(session: Session, wanted: Wanted, *, limit: int) -> list[str]:
-    """Of those that are wanted, the newest that have not ended and are not being cancelled."""
-    query = select(Job.id).where(*_living(wanted))
+def ids_of(
+    session: Session, wanted: Wanted, also: Sequence[ColumnElement[bool]], *, limit: int
+) -> list[str]:
+    """Of those that are wanted, the newest of which `also` holds."""
+    query = select(Job.id).where(*wanted.conditions(), *also)
     newest = query.order_by(Job.submitted_at.desc(), Job.id.desc()).limit(limit)
     return list(session.scalars(newest))
 
 
-def count_living(session: Session, wanted: Wanted) -> int:
-    """Of those that `living_ids` finds."""
-    return session.scalar(select(func.count(Job.id)).where(*_living(wanted))) or 0
-
-
-def _living(wanted: Wanted) -> list[ColumnElement[bool]]:
-    stays = Job.wanted != lifecycle.Wanted.CANCELLED.value
-    return [*wanted.conditions(), Job.ended_at.is_(None), stays]
+def count_of(session: Session, wanted: Wanted, also: Sequence[ColumnElement[bool]]) -> int:
+    """Of those that `ids_of` finds."""
+    return session.scalar(select(func.count(Job.id)).where(*wanted.conditions(), *also)) or 0
 
 
 def seen_of(view: JobView) -> str:

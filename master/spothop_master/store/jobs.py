@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
+from typing_extensions import assert_never
 
 from spothop.jobspec import JobSpec, StorageSection
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState, Wanted
@@ -24,6 +25,7 @@ _EVENT_OF_END = {
 
 
 BY_USER = "cancelled by the user"
+PAUSED_BY_USER = "paused by the user"
 
 
 class JobIsOver(Exception):
@@ -73,65 +75,132 @@ def made_by(session: Session, token: str) -> Job | None:
     return session.scalar(select(Job).where(Job.submit_token == token))
 
 
-def want(session: Session, job_id: str, wanted: Wanted, *, now: datetime) -> Job:
-    """Write down what the user wants; the supervise loop makes it so. Harmless when repeated.
+def want(
+    session: Session,
+    job_id: str,
+    wanted: Wanted,
+    *,
+    now: datetime,
+    why: str = "",
+    at_once: bool = False,
+) -> Job:
+    """Write down what the user wants, and for people who wants it and `why`; the supervise loop
+    makes it so. `at_once`: without another save, also where a cancel that saves is under way.
+    Harmless when repeated.
 
     Raises LookupError (no such job), JobIsOver.
     """
     job = session.get(Job, job_id)
     if job is None:
         raise LookupError(f"no job {job_id!r}")
-    if job.wanted == wanted:
+    hurries = wanted is Wanted.CANCELLED and at_once and not job.at_once
+    over = JobState(job.state) not in JOB_ACTIVE | {JobState.PAUSED}
+    if job.wanted == wanted and (wanted is Wanted.CANCELLED if over else not hurries):
         return job
-    if JobState(job.state) not in JOB_ACTIVE | {JobState.PAUSED}:
+    if over:
         raise JobIsOver(f"job {job_id} has {job.state}; submit it again to run it once more")
-    if job.wanted == Wanted.CANCELLED:
+    if job.wanted == Wanted.CANCELLED and not hurries:
         raise JobIsOver(f"job {job_id} is being cancelled; submit it again to run it once more")
-    job.wanted = wanted.value
-    transitions.record(session, "wanted", f"the user wants it {wanted}", now=now, row=job)
+    job.wanted, job.wanted_why = wanted.value, why
+    job.at_once = job.at_once or hurries
+    transitions.record(session, "wanted", _wish(wanted, why, at_once), now=now, row=job)
     session.flush()
     return job
 
 
-def cancel_all(session: Session, job_ids: Sequence[str], *, now: datetime) -> int:
-    """What `want` with CANCELLED does, for many in few statements; how many were not being
-    cancelled before. What waits and has neither attempt nor VM is over at once: with thousands,
-    the supervise loop would have to look at each."""
-    here = [Job.id.in_(job_ids), Job.wanted != Wanted.CANCELLED.value]
-    attempts = select(Attempt.id).where(
-        Attempt.job_id == Job.id, Attempt.state != AttemptState.ENDED.value
-    )
-    vms = select(VmRow.id).where(VmRow.job_id == Job.id, VmRow.state != VmState.TERMINATED.value)
-    over = transitions.change_jobs(
-        session,
-        [*here, ~attempts.exists(), ~vms.exists()],
-        JobEvent.CANCEL,
-        JobState.QUEUED,
-        now=now,
-        text=f"cancelled: {BY_USER}",
-        wanted=Wanted.CANCELLED,
-        reason=BY_USER,
-        ended_at=now,
-        insurance=None,
-        not_before=None,
-    )
+def want_all(
+    session: Session,
+    job_ids: Sequence[str],
+    wanted: Wanted,
+    *,
+    now: datetime,
+    why: str = "",
+    at_once: bool = False,
+) -> int:
+    """What `want` does, for many in few statements; of how many this is something new. What waits
+    and has neither attempt nor VM is cancelled or paused at once: with thousands, the supervise
+    loop would have to look at each."""
+    here = [Job.id.in_(job_ids), *_changes(wanted, at_once)]
+    values = {"wanted": wanted.value, "wanted_why": why}
+    if at_once and wanted is Wanted.CANCELLED:
+        values["at_once"] = True  # type: ignore[assignment]
+    done = _settle_idle(session, here, wanted, values, why=why, now=now)
     living = [state.value for state in JOB_ACTIVE | {JobState.PAUSED}]
     statement = (
         update(Job)
         .where(*here, Job.state.in_(living))
-        .values(wanted=Wanted.CANCELLED.value)
+        .values(**values)
         .returning(Job.id)
         .execution_options(synchronize_session=False)
     )
     asked = list(session.scalars(statement))
-    text = f"the user wants it {Wanted.CANCELLED}"
-    transitions.record_jobs(session, "wanted", text, asked, now=now)
-    return len(over) + len(asked)
+    transitions.record_jobs(session, "wanted", _wish(wanted, why, at_once), asked, now=now)
+    return done + len(asked)
+
+
+def _changes(wanted: Wanted, at_once: bool) -> list[ColumnElement[bool]]:
+    """Of which jobs this wish is another one."""
+    match wanted:
+        case Wanted.CANCELLED:
+            other = Job.wanted != Wanted.CANCELLED.value
+            return [or_(other, ~Job.at_once) if at_once else other]
+        case Wanted.PAUSED:
+            return [Job.wanted == Wanted.RUNNING.value]
+        case Wanted.RUNNING:
+            return [Job.wanted == Wanted.PAUSED.value]
+        case _:
+            assert_never(wanted)
+
+
+def _settle_idle(
+    session: Session,
+    here: Sequence[ColumnElement[bool]],
+    wanted: Wanted,
+    values: Mapping[str, object],
+    *,
+    why: str,
+    now: datetime,
+) -> int:
+    """Cancel or pause those that wait and have neither attempt nor VM; how many there were."""
+    if wanted is Wanted.RUNNING:
+        return 0
+    attempts = select(Attempt.id).where(
+        Attempt.job_id == Job.id, Attempt.state != AttemptState.ENDED.value
+    )
+    vms = select(VmRow.id).where(VmRow.job_id == Job.id, VmRow.state != VmState.TERMINATED.value)
+    cancels = wanted is Wanted.CANCELLED
+    reason = why or (BY_USER if cancels else PAUSED_BY_USER)
+    settled = transitions.change_jobs(
+        session,
+        [*here, ~attempts.exists(), ~vms.exists()],
+        JobEvent.CANCEL if cancels else JobEvent.PAUSE,
+        JobState.QUEUED,
+        now=now,
+        text=f"{wanted}: {reason}",
+        reason=reason,
+        insurance=None,
+        not_before=None,
+        **{"ended_at" if cancels else "paused_at": now},
+        **values,
+    )
+    return len(settled)
+
+
+def is_new(wanted: Wanted, *, at_once: bool) -> list[ColumnElement[bool]]:
+    """Of jobs that have not ended: those of which this is another wish than the one before."""
+    return [Job.ended_at.is_(None), *_changes(wanted, at_once)]
+
+
+def _wish(wanted: Wanted, why: str, at_once: bool) -> str:
+    text = f"the user wants it {wanted}"
+    if at_once and wanted is Wanted.CANCELLED:
+        text += ", without another save"
+    return f"{text}: {why}" if why else text
 
 
 def finish(session: Session, job: Job, state: JobState, *, reason: str, now: datetime) -> None:
     """`state` is a terminal one, or PAUSED. Raises IllegalTransition."""
-    ended_at = None if state is JobState.PAUSED else now
+    pauses = state is JobState.PAUSED
     transitions.change(
         session,
         job,
@@ -139,14 +208,26 @@ def finish(session: Session, job: Job, state: JobState, *, reason: str, now: dat
         now=now,
         text=f"{state.value}: {reason}" if reason else state.value,
         reason=reason,
-        ended_at=ended_at,
+        ended_at=None if pauses else now,
+        paused_at=now if pauses else None,
         insurance=None,
         not_before=None,
     )
 
 
 def resume(session: Session, job: Job, *, reason: str, now: datetime) -> None:
-    transitions.change(session, job, JobEvent.RESUME, now=now, text=reason, reason=reason)
+    """From a pause. Raises IllegalTransition."""
+    paused_s = (now - job.paused_at).total_seconds() if job.paused_at is not None else 0.0
+    transitions.change(
+        session,
+        job,
+        JobEvent.RESUME,
+        now=now,
+        text=reason,
+        reason=reason,
+        paused_at=None,
+        paused_s=job.paused_s + max(0.0, paused_s),
+    )
 
 
 def wait(

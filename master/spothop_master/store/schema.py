@@ -19,6 +19,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -85,6 +86,14 @@ class Job(Base):
     bundle: Mapped[str] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16), index=True)
     wanted: Mapped[str] = mapped_column(String(16), default=Wanted.RUNNING.value)
+    wanted_why: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Who wants it and why, for people; empty: not told."""
+    at_once: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """It is to end without another save."""
+    paused_at: Mapped[datetime | None]
+    """Since when it is paused."""
+    paused_s: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """In pauses that are over."""
     reason: Mapped[str] = mapped_column(Text, default="")
     submitted_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -18,8 +18,7 @@ from spothop.cli.commands.common import (
     print_json,
     print_line,
 )
-from spothop.cli.session import Session, aside, session_of
-from spothop.sdk.errors import ClientError
+from spothop.cli.session import aside, session_of
 
 
 def jobs(
@@ -142,76 +141,6 @@ def events(
                 print_line(event.model_dump(mode="json"))
             elif news.is_news(event):
                 views.event(console, event, wrap=session.terminal)
-
-
-def cancel(
-    context: typer.Context,
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The id or name of a job.")
-    ] = None,
-    all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Every job that has not ended.")
-    ] = False,
-    state: Annotated[
-        str | None, typer.Option(metavar="STATE", help="With --all: only those in this state.")
-    ] = None,
-    name: Annotated[
-        str, typer.Option(metavar="PREFIX", help="With --all: only those whose name begins so.")
-    ] = "",
-    owner: Annotated[
-        str | None, typer.Option(metavar="USER", help="With --all: only those of this user.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel a job, or many; their committed checkpoints stay.
-
-    Example: spothop cancel mnist-small
-
-    Example: spothop cancel --all --state queued
-    """
-    session = session_of(context)
-    if (job is None) != all_ or (job is not None and (state or name or owner)):
-        raise ClientError(
-            "give the JOB to cancel, or --all with --state, --name or --owner",
-            "spothop cancel mnist-small; spothop cancel --all --state queued",
-        )
-    if job is None:
-        _cancel_many(session, state=state, name=name, owner=owner, yes=yes, as_json=as_json)
-        return
-    with session.client() as client:
-        found = client.cancel(job)
-    if as_json:
-        print_json(found.model_dump(mode="json"))
-    else:
-        session.say(
-            f"{found.id}: cancelling (now {found.state}); `spothop show` says when it is over"
-        )
-
-
-def _cancel_many(
-    session: Session, *, state: str | None, name: str, owner: str | None, yes: bool, as_json: bool
-) -> None:
-    from spothop.wire import JOB_ENDED
-
-    with session.client() as client:
-        page = client.job_page(state=state, name=name, owner=owner, limit=1)
-        counts = [
-            (each.value, count)
-            for each, count in page.counts.items()
-            if each not in JOB_ENDED and state in (None, each.value)
-        ]
-        found = sum(count for _, count in counts)
-        if found and not yes:
-            if not session.can_ask:
-                raise ClientError(f"{found:,} jobs would be cancelled", "add --yes to do so")
-            told = ", ".join(f"{count:,} {of_state}" for of_state, count in counts)
-            typer.confirm(f"Cancel {found:,} jobs ({told})?", abort=True)
-        count = client.cancel_all(state=state, name=name, owner=owner) if found else 0
-    if as_json:
-        print_json({"cancelled": count})
-    else:
-        session.say(f"{count:,} jobs: cancelling; `spothop jobs` says when they are over")
 
 
 def download(

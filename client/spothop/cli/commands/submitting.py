@@ -30,7 +30,8 @@ def submit(
 
     Shows what is packed, where it would run and at what price, and asks. Then it prints what
     happens to the job, a line each, and its log; Ctrl-C asks whether to stop that or to cancel the
-    job. Exits with 0 when the job succeeded.
+    job. Exits with 0 when the job succeeded, 1 when it failed, 3 when it was cancelled, 4 when it
+    was paused.
 
     Example: spothop submit job.yaml
     """
