@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.catalog.needs import Amount, Needs, Shape
 from spothop.wire import Pool, VmReason, VmState
 from spothop_master.clouds import base
+from spothop_master.core import placement
 from spothop_master.core.facts import Match, Requirements, VmFacts
-from spothop_master.core.placement import Choice, order
+from spothop_master.core.placement import Choice, Prices, order
 from spothop_master.core.refusals import REFUSALS, PoolRefusal
 from support.examples import examples
 
@@ -211,3 +214,36 @@ def test_what_a_vm_type_has_is_asked_only_where_its_name_fits() -> None:
     found = order(offers, wants, shapes=shapes, avoid_s=120, now=NOW)
     assert {choice.pool.vm for choice in found} == {"type-1"}
     assert shapes.asked == len(found) == 10
+
+
+def test_prices_remember_the_order_of_each_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what had trouble since is last all the same."""
+    prices, cheap = Prices(OFFERS, {}), Requirements(max_price=2.5)
+    past = [ended(pool("a1"), 10, reason=VmReason.PREEMPTED), refused(pool("b1"), 5, "NoCapacity")]
+    wishes = [(ANY, past[:0]), (ANY, past), (cheap, past[:0]), (cheap, past)]
+
+    def asked(offers: Mapping[Pool, float]) -> list[list[Choice]]:
+        return [
+            order(
+                offers,
+                wish,
+                [each for each in seen if isinstance(each, VmFacts)],
+                [each for each in seen if isinstance(each, PoolRefusal)],
+                avoid_s=120,
+                now=NOW,
+            )
+            for wish, seen in wishes
+        ]
+
+    expected = asked(OFFERS)
+    assert asked(prices) == expected
+    monkeypatch.setattr(placement, "_preference", None)  # would raise
+    assert asked(prices) == expected
+
+
+def test_of_many_wishes_only_some_orders_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "REMEMBERED", 2)
+    prices = Prices(OFFERS, {})
+    for limit in (1.0, 2.0, 3.0):
+        assert len(prices.ranked(Requirements(max_price=limit))) == limit
+    assert len(prices._known) == 1

@@ -41,6 +41,7 @@ from spothop_master.clouds.base import (
     Vm,
 )
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.placement import Prices
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Market:
 
     made_of: tuple[Offers, ...]
     infos: Mapping[Pool, PoolInfo]
-    prices: Mapping[Pool, float]
+    prices: Prices
     """USD an hour."""
     shapes: Mapping[Pool, Shape]
     """What the VM types have; of one that is missing nobody knows."""
@@ -106,12 +107,9 @@ class Market:
     @classmethod
     def of(cls, offers: tuple[Offers, ...]) -> Market:
         infos = {pool: info for each in offers for pool, info in each.by_pool.items()}
-        return cls(
-            made_of=offers,
-            infos=infos,
-            prices={pool: info.price for pool, info in infos.items()},
-            shapes={pool: info.shape for pool, info in infos.items() if info.shape is not None},
-        )
+        shapes = {pool: info.shape for pool, info in infos.items() if info.shape is not None}
+        prices = Prices({pool: info.price for pool, info in infos.items()}, shapes)
+        return cls(made_of=offers, infos=infos, prices=prices, shapes=shapes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,14 @@ What does not work: leaving out pools with trouble for good (with one zone the j
 still), counting refusals (a pool that was full all day would be the last one for another day), and
 the price alone (the cheapest pool is often the one that is being emptied).
 
-A cloud has thousands of pools, and after a notice time is short: what is asked of every pool is a
-few comparisons, and the rest only of those that are left.
+A cloud has thousands of pools, and after a notice time is short. In which order they come without
+any trouble is the same for all jobs that ask for the same, until the offers change, so those
+(`Prices`) remember it. What is left for each decision is the trouble, which few pools have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -34,8 +35,41 @@ from spothop_master.core.refusals import FINAL, PoolRefusal
 NOTHING_KNOWN: Mapping[Pool, Shape] = {}
 
 
+REMEMBERED = 256
+"""Different wishes for which an order is remembered; most users want the same all day."""
+
 Harm: TypeAlias = tuple[datetime, str]
 """When, and what."""
+
+
+class Ranked(NamedTuple):
+    """A pool that a job may use, by its place without any trouble."""
+
+    rank: int
+    """Of the first entry of `any_of` that it matches."""
+    price: float
+    name: str
+    """Ties by name: the same facts always give the same order."""
+    pool: Pool
+
+
+class Prices(dict[Pool, float]):
+    """What pools cost, USD an hour, with what their VM types have; whoever made it changes nothing
+    of it. Remembers how its pools are ranked. Thread-safe."""
+
+    def __init__(self, prices: Mapping[Pool, float], shapes: Mapping[Pool, Shape]) -> None:
+        super().__init__(prices)
+        self._shapes = shapes
+        self._known: dict[tuple[object, ...], tuple[Ranked, ...]] = {}
+
+    def ranked(self, requirements: Requirements) -> tuple[Ranked, ...]:
+        asked = (requirements.any_of, requirements.spot, requirements.max_price)
+        found = self._known.get(asked)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known = {}
+            found = self._known[asked] = tuple(_ranked(self, requirements, self._shapes))
+        return found
 
 
 class Choice(NamedTuple):
@@ -67,28 +101,52 @@ def order(
     whose trouble is longest ago is the first of these.
 
     What a job asks of a VM (GPU, CPUs, memory) is compared with `shapes`; a VM type that is not
-    among them is taken by its name only. `history` is this job's VMs, `refusals` what pools
-    answered to it. A preemption counts against the whole zone: in a public record of AWS p3 spot
-    VMs (Bamboo, NSDI 2023) three of four removals were followed by another one within 3 minutes. A
-    refusal counts against the pool alone.
+    among them is taken by its name only. (`Prices` know their own.) `history` is this job's VMs,
+    `refusals` what pools answered to it. A preemption counts against the whole zone: in a public
+    record of AWS p3 spot VMs (Bamboo, NSDI 2023) three of four removals were followed by another
+    one within 3 minutes. A refusal counts against the pool alone.
     """
     known = {refusal.pool: refusal for refusal in refusals}
     since = now - timedelta(seconds=avoid_s)
     harms = [(place, harm) for place, harm in _harms(history) if harm[0] > since]
-    ranked = []
+    if isinstance(offers, Prices):
+        ranked: Iterable[Ranked] = offers.ranked(requirements)
+    else:
+        ranked = _ranked(offers, requirements, shapes)
+    if not harms and not known:
+        return [Choice(each.pool, each.price, None, now) for each in ranked]
+    of_places: dict[tuple[str, str, str], Harm | None] = {}
+    well: list[Choice] = []
+    bad: list[tuple[datetime, Choice]] = []
+    for _, price, _, pool in ranked:
+        refusal = known.get(pool)
+        if refusal is not None and refusal.error in FINAL:
+            continue
+        place = (pool.cloud, pool.region, pool.zone)
+        if place not in of_places:  # of hundreds of pools in one zone it is the same
+            of_places[place] = _last_harm(pool, harms)
+        harm = of_places[place]
+        if refusal is not None and refusal.last_at > since:
+            harm = max(harm or (refusal.last_at, refusal.error), (refusal.last_at, refusal.error))
+        if harm is None:
+            well.append(Choice(pool, price, None, now))
+        else:
+            bad.append((harm[0], Choice(pool, price, harm, now)))
+    bad.sort(key=itemgetter(0))
+    return [*well, *(choice for _, choice in bad)]
+
+
+def _ranked(
+    offers: Mapping[Pool, float], requirements: Requirements, shapes: Mapping[Pool, Shape]
+) -> list[Ranked]:
+    """Those that a job may use, the best first."""
+    found = []
     for pool, price in offers.items():
         rank = _preference(pool, requirements, shapes)
         if rank is None or (requirements.max_price is not None and price > requirements.max_price):
             continue
-        refusal = known.get(pool) if known else None
-        if refusal is not None and refusal.error in FINAL:
-            continue
-        bad = _last_harm(pool, harms, refusal, since=since) if harms or refusal else None
-        when = bad[0].timestamp() if bad else 0.0
-        # ties by name: the same facts always give the same order
-        ranked.append((when, rank, price, str(pool), pool, bad))
-    ranked.sort(key=itemgetter(0, 1, 2, 3))
-    return [Choice(pool, price, bad, now) for _, _, price, _, pool, bad in ranked]
+        found.append(Ranked(rank, price, str(pool), pool))
+    return sorted(found, key=itemgetter(0, 1, 2))
 
 
 def _preference(pool: Pool, requirements: Requirements, shapes: Mapping[Pool, Shape]) -> int | None:
@@ -128,17 +186,9 @@ def _harms(history: Sequence[VmFacts]) -> list[tuple[Pool, Harm]]:
     return found
 
 
-def _last_harm(
-    pool: Pool,
-    harms: Sequence[tuple[Pool, Harm]],
-    refusal: PoolRefusal | None,
-    *,
-    since: datetime,
-) -> Harm | None:
-    here = [harm for place, harm in harms if same_place(place, pool)]
-    if refusal is not None:
-        here.append((refusal.last_at, refusal.error))
-    return max((harm for harm in here if harm[0] > since), default=None)
+def _last_harm(pool: Pool, harms: Sequence[tuple[Pool, Harm]]) -> Harm | None:
+    """Of the place where the pool is."""
+    return max((harm for place, harm in harms if same_place(place, pool)), default=None)
 
 
 def same_place(one: Pool, other: Pool) -> bool:
