@@ -141,6 +141,23 @@ def test_the_rows_of_jobs_that_are_written_together_are_read_together(
     assert len(whole) == 1
 
 
+def test_launches_of_many_jobs_cost_as_many_statements_as_one(harness: MasterHarness) -> None:
+    names = at_rest(harness, 4)
+    agents = [harness.agents[harness.machine(job_id=name).id] for name in names]
+    for agent in agents:
+        agent.train(20)  # so that none is silent
+    harness.look_at_what_is_due()
+    for agent in agents:
+        agent.notice()
+    counts = []
+    for some in (names[:1], names[1:]):
+        with queries(harness) as found:
+            plan = harness.supervisor._plan(some, urgent=True)
+        assert len(plan.effects) == len(some)
+        counts.append(len(found))
+    assert counts[0] == counts[1]
+
+
 def test_the_history_of_a_job_costs_nothing(
     harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

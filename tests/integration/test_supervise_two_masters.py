@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from fakes.master_harness import OWNER, Inline, Later, MasterHarness
@@ -158,17 +159,17 @@ def test_results_lock_the_job_before_its_vm(
     """As decisions do: in another order two transactions would wait for each other."""
     later = hang(harness)
     order: list[str] = []
-    lock, drop = leases.lock_all, leases.drop
+    lock = leases.lock_all
 
     def locking(session: Session, job_ids: Sequence[str]) -> None:
         order.extend(job_ids)
         lock(session, job_ids)
 
-    def dropping(session: Session, vm_id: str, *, token: str, now: datetime) -> None:
-        order.append("its VM")
-        drop(session, vm_id, token=token, now=now)
+    def writing(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE vms") and "its VM" not in order:
+            order.append("its VM")
 
     monkeypatch.setattr(leases, "lock_all", locking)
-    monkeypatch.setattr(leases, "drop", dropping)
+    sa.event.listen(harness.db.engine, "before_cursor_execute", writing)
     later.given.pop()()
     assert order == ["job-1", "its VM"]

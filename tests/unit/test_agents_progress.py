@@ -140,6 +140,23 @@ def test_those_that_wait_together_are_written_together(
     assert len(rests) <= 1  # a lone one waits for nobody
 
 
+def test_where_one_comes_meanwhile_the_writer_rests_after_a_lone_one(
+    harness: MasterHarness, writer: ProgressWriter, rests: list[float]
+) -> None:
+    one, other = harness.training("job-1"), harness.training("job-2")
+    later: list[Future[Written | None]] = []
+
+    def committing(_connection: object) -> None:
+        if not later:
+            later.append(writer.write(other.vm, after(other, steps(20))))
+
+    sa.event.listen(harness.db.engine, "commit", committing)
+    assert told(writer.write(one.vm, after(one, steps(20)))) is not None
+    assert told(later[0]) is not None
+    writer.close()
+    assert rests
+
+
 def test_none_is_answered_before_its_commit(harness: MasterHarness, writer: ProgressWriter) -> None:
     agent = harness.training()
     seen: list[bool] = []

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
 
 from fakes.fake_cloud import FakeCloud
 from fakes.master_harness import Inline, Later, MasterHarness
 from spothop_master.core.facts import Limits
-from spothop_master.loops.effects import Effects, Terminate, threads
+from spothop_master.loops.effects import FRESH, Effects, Terminate, threads
+from spothop_master.loops.results import Results
+from spothop_master.store import launches
+from spothop_master.store.schema import BackOffRow, VmRow
 
 
 def test_a_cloud_that_hangs_takes_no_thread_of_another(tmp_path: Path) -> None:
@@ -43,3 +52,136 @@ def test_the_threads_of_a_cloud_are_limited() -> None:
     assert isinstance(executor, ThreadPoolExecutor)
     assert executor._max_workers == 3
     executor.shutdown()
+
+
+def asked_at_once(harness: MasterHarness) -> Later:
+    """The calls for the VMs of three jobs, which wait."""
+    for number in (1, 2, 3):
+        harness.submit(f"job-{number}")
+    calls = Later()
+    harness.supervisor._effects.executor_of = lambda cloud: calls
+    harness.look()
+    assert len(calls.given) == 3
+    return calls
+
+
+def answered_together(harness: MasterHarness, calls: Later) -> list[int]:
+    """All clouds have answered before the first result is written; how many each transaction
+    wrote."""
+    effects, sizes = harness.supervisor._effects, list[int]()
+    write, results = effects._results._write, list[Any]()
+    effects._results.bring = results.append  # type: ignore[method-assign]
+    for call in calls.given:
+        call()
+    taken_all = launches.taken_all
+
+    def counting(session: Any, taken: Sequence[Any], **options: Any) -> None:
+        taken_all(session, taken, **options)
+        sizes.append(len(taken))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launches, "taken_all", counting)
+        write(results)
+    return sizes
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[MasterHarness]:
+    made = MasterHarness(tmp_path)
+    yield made
+    made.supervisor.close()
+    made.db.close()
+
+
+def test_launches_that_were_taken_together_are_written_in_one_transaction(
+    harness: MasterHarness,
+) -> None:
+    assert answered_together(harness, asked_at_once(harness)) == [3]
+    assert [(vm.state, vm.lease_token) for vm in harness.vms()] == [("booting", None)] * 3
+    assert {vm.cloud_id for vm in harness.vms()} == set(harness.cloud.machines)
+    launched = [event for event in harness.events("vm") if event.data.get("to") == "booting"]
+    assert [event.text.startswith("launched in ") for event in launched] == [True] * 3
+
+
+def test_one_whose_lease_is_lost_takes_no_other_with_it(harness: MasterHarness) -> None:
+    calls = asked_at_once(harness)
+    lost = harness.vms()[2].id
+    with harness.db.begin() as session:
+        session.get_one(VmRow, lost).lease_token = "another's"
+    assert answered_together(harness, calls) == []
+    found = {vm.id: (vm.state, vm.lease_token) for vm in harness.vms()}
+    assert found.pop(lost) == ("requested", "another's")
+    assert [*found.values()] == [("booting", None)] * 2
+
+
+def back_off(at: datetime, scope: str, name: str) -> BackOffRow:
+    return BackOffRow(
+        cloud="fake",
+        scope=scope,
+        name=name,
+        until=at,
+        refusals=1,
+        last_at=at,
+        error="Throttled",
+    )
+
+
+def test_what_an_account_refused_before_is_forgotten_when_it_takes_a_launch(
+    harness: MasterHarness,
+) -> None:
+    calls = asked_at_once(harness)
+    with harness.db.begin() as session:
+        before = harness.clock() - timedelta(seconds=1)
+        for scope, name in (("account", ""), ("region", "r1")):
+            session.add(back_off(before, scope, name))
+    assert answered_together(harness, calls) == [], "that is not the plain case"
+    assert {vm.state for vm in harness.vms()} == {"booting"}
+    assert [row.scope for row in harness.back_offs()] == ["region"]
+
+
+def looks(harness: MasterHarness, calls: Later) -> list[str]:
+    """The statements that one call makes before its cloud is asked."""
+    found: list[str] = []
+    harness.supervisor._effects._results.bring = lambda result: None  # type: ignore[method-assign]
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        found.append(statement)
+
+    sa.event.listen(harness.db.engine, "before_cursor_execute", note)
+    calls.given.pop(0)()
+    sa.event.remove(harness.db.engine, "before_cursor_execute", note)
+    return found
+
+
+def test_a_launch_that_goes_out_at_once_asks_no_row(harness: MasterHarness) -> None:
+    assert looks(harness, asked_at_once(harness)) == []
+    assert len(harness.cloud.machines) == 1
+
+
+@pytest.mark.parametrize("what", ["later", "its job changed", "something was refused"])
+def test_a_launch_that_may_be_unwanted_asks_its_row(harness: MasterHarness, what: str) -> None:
+    calls = asked_at_once(harness)
+    if what == "later":
+        harness.clock.advance(FRESH.total_seconds())
+    elif what == "its job changed":
+        harness.want("cancelled", "job-1")
+    else:
+        with harness.db.begin() as session:
+            session.add(back_off(harness.clock(), "account", ""))
+    assert looks(harness, calls)
+
+
+def test_what_comes_while_another_is_written_is_left_to_its_thread() -> None:
+    written: list[list[int]] = []
+
+    def write(batch: Sequence[int]) -> None:
+        written.append([*batch])
+        if batch == [1]:
+            for number in (2, 3, 4):
+                results.bring(number)
+            assert written == [[1]], "nobody else writes, and nobody waits"
+
+    results = Results(write, most=2)
+    results.bring(1)
+    results.bring(5)
+    assert written == [[1], [2, 3], [4], [5]]

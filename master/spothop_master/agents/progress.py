@@ -12,8 +12,9 @@ guarantees:
    who applies it by the rules of `protocol` and `reports`. Nothing is decided here.
 3. What the database refuses hurts nobody else: the batch is halved until the one is found, and that
    one is left to the caller.
-4. A lone sync waits for nobody. After a batch of several the writer rests for `rest_s`: where so
-   many come, the next batch is worth a moment's wait.
+4. A lone sync waits for nobody. After a batch of several, or when one came meanwhile, the writer
+   rests for `rest_s`: where so many come, the next batch is worth a moment's wait. (A hundred
+   notices a second, each written at once by itself, took a whole core.)
 
 Notices are written by the same rules (`notices`), by a writer of their own that comes first to the
 write lock, so they wait for one batch of progress at most: the one under way. On PostgreSQL
@@ -180,7 +181,7 @@ class ProgressWriter:
 
     def _work(self) -> None:
         while self._goes_on():
-            if self._write(None) > 1:
+            if self._write(None) > 1 or self._waiting:
                 self._sleep(self._rest_s)
 
     def _goes_on(self) -> bool:

@@ -6,7 +6,7 @@ VM that is taken here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -40,7 +40,8 @@ from spothop_master.core.actions import (
 from spothop_master.core.facts import Requirements, Snapshot
 from spothop_master.loops.effects import Effect, Launch, Terminate
 from spothop_master.security import token_hash
-from spothop_master.store import attempts, jobs, leases, transitions, vms
+from spothop_master.store import attempts, jobs, launches, leases, transitions, vms
+from spothop_master.store.launches import Intent
 from spothop_master.store.schema import Attempt, Job, VmRow
 
 AGENT_DIRECTORY = "/var/lib/spothop"
@@ -107,6 +108,61 @@ def apply(
     return []
 
 
+def plain_launches(snapshot: Snapshot, actions: Sequence[Action]) -> list[LaunchVm]:
+    """These actions, where `launch_all` can take them: launches alone, of a new attempt, in pools
+    that nothing closed lately. Else none."""
+    newest = snapshot.newest
+    found = [
+        action
+        for action in actions
+        if isinstance(action, LaunchVm)
+        and (newest is None or action.attempt > newest.number)
+        and not any(back_off.covers(action.pool) for back_off in snapshot.back_offs)
+    ]
+    return found if len(found) == len(actions) else []
+
+
+def launch_all(
+    session: Session,
+    wanted: Sequence[tuple[Snapshot, Sequence[LaunchVm]]],
+    context: LaunchContext,
+    *,
+    now: datetime,
+) -> list[Effect]:
+    """Of each of these jobs what `plain_launches` says; the effects that they need."""
+    intents: list[Intent] = []
+    effects: list[Effect] = []
+    for snapshot, actions in wanted:
+        job, asks = session.get_one(Job, snapshot.job.id), snapshot.job.requirements
+        for action in actions:
+            intent = _intent(job, action, context)
+            row = launches.row_of(intent, now=now)
+            intents.append(intent)
+            effects.append(_effect(session, job, row, intent.lease, asks, context))
+    launches.request_all(session, intents, now=now)
+    return effects
+
+
+def _intent(job: Job, action: LaunchVm, context: LaunchContext) -> Intent:
+    info = context.offers[action.pool]
+    name = f"vm-{context.new_token()[:10]}"
+    return Intent(
+        job=job.id,
+        attempt=action.attempt,
+        node=action.node,
+        reason=action.reason,
+        vm=name,
+        join_hash=token_hash(context.join_token(name)),
+        token=f"spothop-{context.new_token()}",
+        lease=context.new_token(),
+        pool=info.pool,
+        price=info.price,
+        on_demand_price=info.on_demand_price,
+        grace_s=info.grace_s,
+        dialect=info.dialect,
+    )
+
+
 def _launch(
     session: Session,
     job: Job,
@@ -115,24 +171,10 @@ def _launch(
     context: LaunchContext,
     now: datetime,
 ) -> list[Effect]:
-    info = context.offers[action.pool]
-    name = f"vm-{context.new_token()[:10]}"
-    join_token, client_token = context.join_token(name), f"spothop-{context.new_token()}"
-    lease = context.new_token()
-    order = vms.Order(
-        id=name,
-        token=client_token,
-        lease=lease,
-        join_hash=token_hash(join_token),
-        pool=info.pool,
-        price=info.price,
-        on_demand_price=info.on_demand_price,
-        grace_s=info.grace_s,
-        dialect=info.dialect,
-    )
-    row = vms.request(session, job, order, reason=action.reason, now=now)
+    intent = _intent(job, action, context)
+    row = launches.request(session, intent, now=now)
     _place(session, job, row, action, now)
-    return [_effect(session, job, row, lease, asks, context)]
+    return [_effect(session, job, row, intent.lease, asks, context)]
 
 
 def _repeat(

@@ -4,10 +4,12 @@ What it must guarantee: every effect that is started is written down once, by wh
 the lease of its VM, or by nobody; and a cloud that hangs takes no thread of another one. Rules:
 
 1. The call is outside any session (I4). Its result, and the lease it was made under, go in one
-   transaction (`store.leases`).
+   transaction (`store.leases`). Launches that were taken at the same time, as after the notices of
+   a zone, share one (`loops.results`); where that fails, each is written by itself.
 2. Effects wait for a thread of their cloud, so `renew` has to be called meanwhile. A launch whose
    VM nobody wants any more when its turn comes is not made, nor is one whose account, region or
-   zone was closed meanwhile (`core.refusals`).
+   zone was closed meanwhile (`core.refusals`). The rows are asked for that only when something was
+   written since: most launches go out at once.
 3. After an answer that is not clear the same launch is asked for again, with its token and the same
    bytes: the cloud makes one VM for a token, so that its answer tells what came of the first one.
    When that is not clear either, the cloud's listing tells, as after an unexpected exception, which
@@ -22,10 +24,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
@@ -51,8 +53,10 @@ from spothop_master.clouds.base import (
 from spothop_master.clouds.pacing import Pacing
 from spothop_master.core.refusals import BackOff, Growth, Refused, Scope
 from spothop_master.loops.booting import ScriptChanged
-from spothop_master.store import leases, refusals, transitions, vms
+from spothop_master.loops.results import Results
+from spothop_master.store import launches, leases, refusals, transitions, vms
 from spothop_master.store.db import Database
+from spothop_master.store.launches import Taken
 from spothop_master.store.schema import VmRow
 
 log = logging.getLogger(__name__)
@@ -61,6 +65,13 @@ RENEW = leases.TTL / 3
 
 REPEAT_AFTER_S = (1.0, 4.0)
 """After an answer to a launch that is not clear it is repeated so many times, after so long."""
+
+WRITTEN = 10
+"""Results that are written in one transaction at most; so long decisions and reports wait."""
+
+FRESH = timedelta(seconds=1)
+"""So long after a launch was decided it goes out without a look at its row, if this process has
+written nothing that speaks against it. Another master may have."""
 
 _CLEAR = (NoCapacity, QuotaExceeded)
 """Refusals of a repeated launch that mean that the first one made nothing."""
@@ -97,6 +108,14 @@ Write = Callable[[Session], None]
 """What came of a call, for the transaction that gives its lease back."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Result:
+    effect: Effect
+    write: Write
+    taken: Taken | None = None
+    """Of a launch that the cloud took: the same for a transaction of many."""
+
+
 def threads(cloud: str, at_once: int) -> Executor:
     return ThreadPoolExecutor(at_once, thread_name_prefix=f"effects-{cloud}")
 
@@ -125,14 +144,24 @@ class Effects:
     _executors: dict[str, Executor] = field(default_factory=dict)
     _held: dict[str, str] = field(default_factory=dict)
     """VM -> token of the lease under which it is called about."""
+    _fresh: dict[str, datetime] = field(default_factory=dict)
+    """Job with launches about which nothing was written since they were decided -> when that was.
+    """
     _renewed_at: datetime | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _results: Results[_Result] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._results = Results(self._write, most=WRITTEN)
 
     def start(self, effects: Sequence[Effect]) -> None:
         """Their intents are committed, their leases taken."""
+        decided_at = self.clock()
         for effect in effects:
             with self._lock:
                 self._held[effect.vm] = effect.lease
+                if isinstance(effect, Launch):
+                    self._fresh[effect.job] = decided_at
                 if effect.cloud not in self._executors:
                     self._executors[effect.cloud] = self.executor_of(effect.cloud)
             try:
@@ -140,8 +169,18 @@ class Effects:
             except RuntimeError:  # no new thread
                 log.exception("VM %s: nobody calls its cloud; asking again", effect.vm)
                 self._give_back(effect)
-                self._forget(effect)
-                self.done(effect.job)
+                self._over(effect)
+
+    def changed(self, jobs: Iterable[str]) -> None:
+        """Something was written about these jobs: their launches may be unwanted."""
+        with self._lock:
+            for job in jobs:
+                self._fresh.pop(job, None)
+
+    def closed(self) -> None:
+        """Something was: no launch that waits goes out without a look at what."""
+        with self._lock:
+            self._fresh.clear()
 
     def renew(self) -> None:
         """Call it every few seconds."""
@@ -165,24 +204,60 @@ class Effects:
 
     def _perform(self, effect: Effect) -> None:
         try:
-            write = self._call(effect)
-            with self.db.begin() as session:
-                leases.lock_all(session, [effect.job])  # first, as whoever decides about it does
-                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
-                write(session)
-            self.chaos.reach("after_apply")
-        except leases.StaleLease as error:
-            log.warning("%s; what was found out is dropped", error)
+            result = self._call(effect)
         except Exception:  # a driver may raise anything
-            log.exception("VM %s: the cloud's listing will tell what came of it", effect.vm)
-            self._give_back(effect)
-        self._forget(effect)
-        self.done(effect.job)
+            self._unknown(effect)
+            self._over(effect)
+        else:
+            if not isinstance(result, _Result):
+                result = _Result(effect=effect, write=result)
+            self._results.bring(result)
 
-    def _forget(self, effect: Effect) -> None:
+    def _unknown(self, effect: Effect) -> None:
+        log.exception("VM %s: the cloud's listing will tell what came of it", effect.vm)
+        self._give_back(effect)
+
+    def _over(self, effect: Effect) -> None:
         with self._lock:
             if self._held.get(effect.vm) == effect.lease:
                 del self._held[effect.vm]
+        self.done(effect.job)
+
+    # -- what came of it -------------------------------------------------------------------------
+
+    def _write(self, results: Sequence[_Result]) -> None:
+        taken = [result for result in results if result.taken is not None]
+        if not taken or not self._write_together([each.taken for each in taken if each.taken]):
+            taken = []
+        for result in results:
+            if result in taken:
+                self.chaos.reach("after_apply")
+            else:
+                self._write_alone(result)
+            self._over(result.effect)
+
+    def _write_together(self, taken: Sequence[Taken]) -> bool:
+        """False: one of them is not plain, and nothing is written of any."""
+        try:
+            with self.db.begin() as session:
+                launches.taken_all(session, taken, now=self.clock())
+        except Exception as error:  # whatever it is, each by itself may be written
+            log.info("%d launches are written one by one: %s", len(taken), error)
+            return False
+        return True
+
+    def _write_alone(self, result: _Result) -> None:
+        effect = result.effect
+        try:
+            with self.db.begin() as session:
+                leases.lock_all(session, [effect.job])  # first, as whoever decides about it does
+                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
+                result.write(session)
+            self.chaos.reach("after_apply")
+        except leases.StaleLease as error:
+            log.warning("%s; what was found out is dropped", error)
+        except Exception:
+            self._unknown(effect)
 
     def _give_back(self, effect: Effect) -> None:
         try:
@@ -193,7 +268,7 @@ class Effects:
         except Exception:  # the database is away, too
             log.exception("VM %s: its lease ends by itself", effect.vm)
 
-    def _call(self, effect: Effect) -> Write:
+    def _call(self, effect: Effect) -> Write | _Result:
         """Outside any session (I4); what to write comes back. Of a cloud that is not configured any
         more the row and its job tell since the start of this master (`vms.note_clouds`)."""
         if effect.cloud not in self.clouds:
@@ -201,6 +276,8 @@ class Effects:
         if isinstance(effect, Terminate):
             return self._terminate(effect)
         self._wait_for_turn(effect.cloud)
+        if self._is_fresh(effect):
+            return self._launch(effect)
         with self.db.read() as session:
             row = session.get(VmRow, effect.vm)
             if row is None or row.state in _LEAVING:
@@ -212,6 +289,12 @@ class Effects:
             text = f"{effect.spec.pool} is not asked again: {closed.told}; its listing tells"
             return self._note(effect.vm, text)
         return self._not_asked(effect, closed)
+
+    def _is_fresh(self, effect: Launch) -> bool:
+        """It was decided just now, and nothing was written about its job since."""
+        with self._lock:
+            decided_at = self._fresh.get(effect.job)
+        return decided_at is not None and abs(self.clock() - decided_at) < FRESH
 
     def _wait_for_turn(self, cloud: str) -> None:
         limits = self.clouds[cloud].limits
@@ -246,7 +329,7 @@ class Effects:
 
         return write
 
-    def _launch(self, effect: Launch) -> Write:
+    def _launch(self, effect: Launch) -> Write | _Result:
         asked_at = self.clock()
         try:
             vm = self._ask_for_vm(effect)
@@ -265,7 +348,14 @@ class Effects:
             text = f"launched in {row.zone} as {cloud_id}"
             vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self.clock())
 
-        return write
+        taken = Taken(
+            job=effect.job,
+            vm=effect.vm,
+            lease=effect.lease,
+            cloud_id=cloud_id,
+            text=f"launched in {effect.spec.pool.zone} as {cloud_id}",
+        )
+        return _Result(effect=effect, write=write, taken=taken)
 
     def _ask_for_vm(self, effect: Launch) -> Vm:
         """Raises CloudError; Ambiguous when repeating it did not make it clear."""

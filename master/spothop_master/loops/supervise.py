@@ -34,7 +34,7 @@ from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
 from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
-from spothop_master.loops.apply import LaunchContext, apply
+from spothop_master.loops.apply import LaunchContext, apply, launch_all, plain_launches
 from spothop_master.loops.booting import Booting, script_of
 from spothop_master.loops.effects import REPEAT_AFTER_S, Effect, Effects, Launch, Terminate, threads
 from spothop_master.loops.snapshot import (
@@ -162,6 +162,7 @@ class Supervisor:
         )
 
         db.on_change(self._on_change)
+        db.on_closed(lambda clouds: self._effects.closed())
         watcher.subscribe(
             listed=self._on_listing, offered=self._on_offers, throttled=self._on_throttled
         )
@@ -171,6 +172,7 @@ class Supervisor:
     def _on_change(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self._directives.job_changed(job_id)
+        self._effects.changed(job_ids)
         own = self._own
         if own is not None and own[0] == threading.get_ident():  # it looks until nothing is left
             job_ids = [job_id for job_id in job_ids if job_id not in own[1]]
@@ -389,6 +391,7 @@ class Supervisor:
             for _ in range(ROUNDS):
                 found = self._facts(session, pending)
                 pending, launches = [], False
+                plain: list[tuple[Snapshot, list[LaunchVm]]] = []
                 for job_id, facts in found.items():
                     actions = decide(facts)
                     if not actions:
@@ -397,8 +400,12 @@ class Supervisor:
                     pending.append(job_id)
                     if launches and (facts.back_offs or facts.quota):
                         continue  # that launch may be the one that is let through
-                    self._write(session, facts, actions, plan)
                     launches |= any(isinstance(action, LaunchVm) for action in actions)
+                    if alone := plain_launches(facts, actions):
+                        plain.append((facts, alone))
+                    else:
+                        self._write(session, facts, actions, plan)
+                self._launch(session, plain, plan)
                 if not pending:
                     del rows  # the session finds them by their ids as long as somebody keeps them
                     return plan
@@ -414,6 +421,16 @@ class Supervisor:
             session.flush()
         ended = (VmOver, LaunchLost)
         plan.over += [action.vm for action in actions if isinstance(action, ended)]
+
+    def _launch(
+        self, session: Session, wanted: Sequence[tuple[Snapshot, list[LaunchVm]]], plan: _Plan
+    ) -> None:
+        for facts, actions in wanted:
+            for action in actions:
+                log.info("job %s: %s", facts.job.id, action)
+        if wanted:
+            now, context = wanted[0][0].now, self._launch_context()
+            plan.effects += launch_all(session, wanted, context, now=now)
 
     def _launch_context(self) -> LaunchContext:
         return LaunchContext(

@@ -23,7 +23,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, UOWTransaction
 
-from spothop_master.store.schema import Attempt, Base, Checkpoint, Event, Job, Place, VmRow
+from spothop_master.store.schema import (
+    Attempt,
+    BackOffRow,
+    Base,
+    Checkpoint,
+    Event,
+    Job,
+    Place,
+    VmRow,
+)
 
 _KEY = "spothop_changed_jobs"
 
@@ -32,6 +41,7 @@ _SAVED_KEY = "spothop_checkpoints"
 _SAVES_KEY = "spothop_saves"
 _NOTED_KEY = "spothop_noted_jobs"
 _MOVED_KEY = "spothop_moved_jobs"
+_CLOSED_KEY = "spothop_closed_clouds"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
     Job: frozenset({"insurance", "reason"}),
@@ -76,6 +86,11 @@ def moved_jobs(session: Session) -> frozenset[str]:
     return frozenset(session.info.get(_MOVED_KEY, ()))
 
 
+def closed_clouds(session: Session) -> frozenset[str]:
+    """So far, those of which a zone, a region or the account was closed, or for longer; names."""
+    return frozenset(session.info.get(_CLOSED_KEY, ()))
+
+
 def tell_progress(session: Session, jobs: Iterable[str]) -> None:
     """Of these jobs a statement of this transaction wrote steps or metrics."""
     session.info.setdefault(_MOVED_KEY, set()).update(jobs)
@@ -102,8 +117,13 @@ def tell(session: Session, row: Job | Attempt | VmRow, columns: Collection[str])
     """Of a row of which a statement of this transaction wrote these columns."""
     if (job_id := _job_id(row)) is not None:
         session.info.setdefault(_KEY, set()).add(job_id)
-        if not _FIGURED.get(type(row), frozenset()).isdisjoint(columns):
+        if is_figured(type(row), columns):
             session.info.setdefault(_FIGURED_KEY, set()).add(job_id)
+
+
+def is_figured(model: type[Base], columns: Collection[str]) -> bool:
+    """A job's summary is made of one of these columns."""
+    return not _FIGURED.get(model, frozenset()).isdisjoint(columns)
 
 
 def tell_jobs(session: Session, job_ids: Collection[str], *, figured: bool = False) -> None:
@@ -130,6 +150,8 @@ def _collect(session: Session, _context: UOWTransaction) -> None:
         if type(row) in _FIGURED and (row in session.new or _columns(row) & _FIGURED[type(row)]):
             job_id = _job_of(row)
             figured.update([job_id] if job_id is not None else [])
+    closed = [row for row in [*session.new, *session.dirty] if isinstance(row, BackOffRow)]
+    session.info.setdefault(_CLOSED_KEY, set()).update(row.cloud for row in closed)
     saved = [row for row in session.new if isinstance(row, Checkpoint)]
     session.info.setdefault(_SAVED_KEY, []).extend(saved)
 

@@ -124,6 +124,11 @@ class Database:
         commit, in the thread that committed. It must be quick and never raise."""
         self._listeners.append((changes.changed_jobs, listener))
 
+    def on_closed(self, listener: Listener) -> None:
+        """As `on_change`, with the clouds of which a transaction of this process closed something
+        (`store.refusals`)."""
+        self._listeners.append((changes.closed_clouds, listener))
+
     def on_news(self, rows: Listener, progress: Listener) -> None:
         """As `on_change`: `rows` for the jobs that changed or have new events, `progress` for all
         of which anything was written, be it a step."""

@@ -151,6 +151,12 @@ def accepted(session: Session, vm: VmRow) -> None:
     _open(session, vm, BackOffRow.scope == Scope.ACCOUNT.value, BackOffRow.error != "QuotaExceeded")
 
 
+def of_accounts(session: Session) -> bool:
+    """There are some of which `accepted` may have something to say."""
+    query = select(BackOffRow.name).where(BackOffRow.scope == Scope.ACCOUNT.value)
+    return session.scalar(query.limit(1)) is not None
+
+
 def gave_a_vm(session: Session, vm: VmRow) -> None:
     """The VM runs: nothing around it is closed, as far as was known when it was asked for."""
     _open(session, vm)

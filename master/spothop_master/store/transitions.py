@@ -128,7 +128,8 @@ def change_all(
             for step in steps
         ],
     )
-    changes.tell_jobs(session, {step.job for step in steps}, figured=model is not Job)
+    figured = changes.is_figured(model, {"state"})
+    changes.tell_jobs(session, {step.job for step in steps}, figured=figured)
 
 
 def change_jobs(

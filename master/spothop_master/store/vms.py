@@ -3,70 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from spothop.wire import ANY_ZONE, JOB_ACTIVE, Dialect, JobState, Pool, VmReason, VmState
+from spothop.wire import ANY_ZONE, JOB_ACTIVE, JobState, Pool, VmReason, VmState
 from spothop_master.core.evidence import EndCause, EndEvidence, ending
 from spothop_master.core.refusals import REFUSALS, Growth, Refused, Scope, told_until
 from spothop_master.core.states import VmEvent
-from spothop_master.store import leases, observations, refusals, transitions
+from spothop_master.store import observations, refusals, transitions
 from spothop_master.store.schema import Event, Injection, Job, Place, VmRow
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """One VM that is about to be asked for."""
-
-    id: str
-    token: str
-    """Client token of the launch."""
-    lease: str
-    """Token of the lease under which it is asked for (`store.leases`)."""
-    join_hash: str
-    pool: Pool
-    price: float
-    on_demand_price: float
-    grace_s: float
-    dialect: Dialect
 
 
 def pool_of(row: VmRow) -> Pool:
     return Pool(cloud=row.cloud, region=row.region, zone=row.zone, vm=row.vm_type, spot=row.spot)
-
-
-def request(session: Session, job: Job, order: Order, *, reason: str, now: datetime) -> VmRow:
-    """The intent (I3): committed before the cloud is called. Raises StaleState when somebody else
-    was faster to ask in a scope that lets one launch through."""
-    refusals.let_through(session, order.pool, now=now)
-    row = VmRow(
-        id=order.id,
-        job_id=job.id,
-        token=order.token,
-        cloud=order.pool.cloud,
-        region=order.pool.region,
-        zone=order.pool.zone,
-        vm_type=order.pool.vm,
-        spot=order.pool.spot,
-        dialect=order.dialect.value,
-        grace_s=order.grace_s,
-        price=order.price,
-        on_demand_price=order.on_demand_price,
-        state=VmState.REQUESTED.value,
-        requested_at=now,
-        join_hash=order.join_hash,
-        lease_token=order.lease,
-        lease_until=now + leases.TTL,
-    )
-    session.add(row)
-    session.flush()
-    transitions.record(
-        session, "vm", f"requesting {reason}", now=now, row=row, data={"to": row.state}
-    )
-    return row
 
 
 def note_clouds(
