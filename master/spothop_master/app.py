@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -48,6 +49,7 @@ from spothop_master.api import (
     openapi,
     plan,
     pools,
+    readyz,
     strays,
     vms,
     wishes,
@@ -69,7 +71,9 @@ from spothop_master.keys import Keys
 from spothop_master.logs import Logs
 from spothop_master.loops.booting import Booting
 from spothop_master.loops.contacts import Contacts
+from spothop_master.loops.elected import Elected
 from spothop_master.loops.inject import Injector
+from spothop_master.loops.news_of_others import NewsOfOthers
 from spothop_master.loops.prices import Prices
 from spothop_master.loops.retention import Retention
 from spothop_master.loops.supervise import Supervisor
@@ -101,9 +105,15 @@ FALLBACK_S, FALLBACK_OF_OTHERS_S = 10.0, 1.0
 """After so long a long poll asks again without having been woken: for what only time changes, and
 for what other masters write."""
 
-LOOPS = 4
+FOLLOW_S = 0.05
+"""By so much at most the clock is set, every few seconds, after that of the database's server."""
+
+LOOPS = 5
 """Slow loops that the scheduler starts, each in a thread while it works; and one for each cloud, so
 that a cloud that hangs delays no other one."""
+
+LEASES_S = 1.0
+"""How often leases are looked at that have to be renewed."""
 
 FIRST_RETENTION = timedelta(minutes=1)
 """From the start, when there is most to do."""
@@ -130,7 +140,7 @@ def create_app(
     services = make_services(
         settings,
         clouds,
-        clock=clock or SteadyClock(),
+        clock=clock,
         chaos=chaos or Chaos(POINTS),
         executor=executor,
         ca=ca,
@@ -162,6 +172,7 @@ def create_app(
     app.add_middleware(Browsers, public_url=settings.public_url, cached="/static/")  # outermost
     machines = (
         me,
+        readyz,
         authority,
         plan,
         pools,
@@ -195,13 +206,17 @@ def make_services(
     settings: MasterSettings,
     clouds: Mapping[str, Cloud],
     *,
-    clock: Callable[[], datetime],
+    clock: Callable[[], datetime] | None,
     chaos: Chaos,
     executor: Executor | None,
     ca: str = "",
 ) -> Services:
     keys = Keys(settings.key_file)
     db = Database(settings.database_url, keys)
+    if clock is not None or db.single_master:
+        db.clock = clock = clock or SteadyClock()
+    clock = clock or SteadyClock()
+    elected = elected_of(settings, db, clock)
     notifier = notifier_of(db)
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = watcher_of(settings, clouds, clock=clock, executor=executor)
@@ -220,7 +235,9 @@ def make_services(
         executor=executor,
         attention=attention,
         booting=Booting(join_token=keys.join_token, zips=lambda: zips.current().by_tag, ca=ca),
+        elected=elected,
     )
+    others = others_of(db, supervisor, notifier)
     statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
     limits = limits_of(settings)
     writer = partial(ProgressWriter, db, clock, names=limits.names, statistics=statistics)
@@ -244,6 +261,7 @@ def make_services(
         followers=followers,
         pace=pace,
         clock=clock,
+        knows_all=others.is_fresh,
     )
     return Services(
         attention=attention,
@@ -262,6 +280,8 @@ def make_services(
         followers=followers,
         pace=pace,
         supervisor=supervisor,
+        elected=elected,
+        others=others,
         bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
         ca=ca,
         agent_zips=zips,
@@ -270,6 +290,38 @@ def make_services(
         notifier=notifier,
         clock=clock,
     )
+
+
+def elected_of(settings: MasterSettings, db: Database, clock: Callable[[], datetime]) -> Elected:
+    """Where there may be several masters, `clock` follows the database's."""
+
+    def told_time(now: datetime) -> None:
+        if isinstance(clock, SteadyClock) and db.clock is None:
+            clock.follow(now, at_most_s=FOLLOW_S)
+
+    return Elected(
+        db,
+        name=f"{socket.gethostname()}:{settings.port}",
+        url=settings.beside_url,
+        version=version("spothop"),
+        clock=clock,
+        loops=settings.loops,
+        told_time=told_time,
+    )
+
+
+def others_of(db: Database, supervisor: Supervisor, notifier: Notifier) -> NewsOfOthers:
+    """Whoever keeps something of a job hears that another master changed it."""
+
+    def changed(jobs: frozenset[str]) -> None:
+        supervisor.changed_elsewhere(jobs)
+        notifier.tell(News.ROWS, jobs)
+
+    def anything() -> None:
+        supervisor.anything_changed()
+        notifier.tell_all()
+
+    return NewsOfOthers(db, changed=changed, anything=anything)
 
 
 def limits_of(settings: MasterSettings) -> VmLimits:
@@ -351,7 +403,15 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     )
     prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
-    contacts = Contacts(services.db, services.heartbeats)
+    contacts = Contacts(services.db, services.heartbeats, clock)
+    elected, stop = services.elected, services.stopping
+    threads = [
+        supervise,
+        threading.Thread(
+            target=elected.run, args=(stop, services.supervisor.wake.set), name="elected"
+        ),
+        threading.Thread(target=services.others.run, args=(stop,), name="news-of-others"),
+    ]
     retention = Retention(
         services.db,
         settings,
@@ -363,19 +423,24 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         agent_zips=services.agent_zips,
     )
     scheduler.add_job(
-        retention.run_once,
+        elected.only_here("retention", retention.run_once),
         "interval",
         seconds=settings.retention.every_s,
         next_run_time=utc_now() + FIRST_RETENTION,
     )
     for run, every_s in (
-        *((partial(sweep.sweep, cloud), settings.sweep_every_s) for cloud in services.clouds),
-        (prices.run_once, settings.supervise_every_s),
-        (injector.run_once, settings.supervise_every_s),
+        *(
+            (elected.only_here("sweep", partial(sweep.sweep, cloud)), settings.sweep_every_s)
+            for cloud in services.clouds
+        ),
+        (elected.only_here("prices", prices.run_once), settings.supervise_every_s),
+        (elected.only_here("inject", injector.run_once), settings.supervise_every_s),
         (contacts.run_once, settings.sync_every_s),
+        (services.supervisor.renew_leases, LEASES_S),
     ):
         scheduler.add_job(run, "interval", seconds=every_s, next_run_time=utc_now())
-    supervise.start()
+    for thread in threads:
+        thread.start()
     scheduler.start()
     try:
         yield
@@ -383,7 +448,8 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         services.stop()
         services.wake()
         scheduler.shutdown(wait=False)
-        await run_in_threadpool(supervise.join)
+        for thread in threads:
+            await run_in_threadpool(thread.join)
         await run_in_threadpool(services.supervisor.close)
         await run_in_threadpool(services.watcher.close)
 
@@ -395,6 +461,7 @@ def first_start(services: Services) -> None:
     The token's file comes before its user: a master killed in between makes both anew.
     """
     services.db.migrate()
+    _set_clock(services)
     open_keys(services.db, services.keys)
     _fill_summaries(services)
     now = services.clock()
@@ -415,6 +482,13 @@ def open_keys(db: Database, keys: Keys) -> None:
     Raises `KeyFileError`."""
     keys.open(keys_in_use(db))
     encrypt_with_newest(db)
+
+
+def _set_clock(services: Services) -> None:
+    """After that of the database's server, which all masters share."""
+    if isinstance(services.clock, SteadyClock) and services.db.clock is None:
+        with services.db.read() as session:
+            services.clock.follow(services.db.now(session))
 
 
 def keys_in_use(db: Database) -> list[str]:

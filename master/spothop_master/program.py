@@ -211,6 +211,11 @@ def rekey(settings: MasterSettings, forget: str | None) -> str:
 def run(settings: MasterSettings) -> None:
     """Everything that can be wrong is checked before anything starts."""
     serving.refuse_public(settings)
+    if not settings.loops and settings.database_url.startswith("sqlite"):
+        raise CannotStart(
+            "loops = false: nobody else can look after the jobs of a SQLite database; remove "
+            "SPOTHOP_MASTER_LOOPS, or give the masters a PostgreSQL (database_url)"
+        )
     with ExitStack() as stack:
         ports = [("port", settings.port)]
         if settings.agents_port is not None:

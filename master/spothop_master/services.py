@@ -25,6 +25,8 @@ from spothop_master.followers import Followers
 from spothop_master.keys import Keys
 from spothop_master.lanes import UserThreads
 from spothop_master.logs import Logs
+from spothop_master.loops.elected import Elected
+from spothop_master.loops.news_of_others import NewsOfOthers
 from spothop_master.loops.supervise import Supervisor
 from spothop_master.notifier import Notifier
 from spothop_master.probes import Probes
@@ -54,6 +56,8 @@ class Services:
     followers: Followers
     pace: Pace
     supervisor: Supervisor
+    elected: Elected
+    others: NewsOfOthers
     bundles: Bundles
     agent_zips: AgentZips
     ca: str

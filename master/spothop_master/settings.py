@@ -126,6 +126,11 @@ class MasterSettings(BaseModel):
     allow_shared_local_cloud: bool = False
     """Let other users than the first submit to a local cloud whose VMs run as the master's user:
     each of them can read all that this master can."""
+    loops: bool = True
+    """Look after jobs and clouds, too; a master without them only answers users and agents, and
+    needs another one beside it (docs/several_masters.md)."""
+    beside_url: str = ""
+    """At which other masters of the same database reach this one; `public_url` by default."""
     owner: str = ""
     """Name of this installation in the tags of its VMs; made at the first start."""
 
@@ -269,6 +274,7 @@ class MasterSettings(BaseModel):
         filled["public_url"] = (
             values.get("public_url") or f"{scheme}://127.0.0.1:{values.get('port') or 8900}"
         ).rstrip("/")
+        filled["beside_url"] = str(values.get("beside_url") or filled["public_url"]).rstrip("/")
         agents_url = values.get("agents_url") or _with_port(
             filled["public_url"], values.get("agents_port")
         )

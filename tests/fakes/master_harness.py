@@ -88,6 +88,7 @@ class MasterHarness:
         self.clock = clock or FakeClock()
         self.cloud = cloud or FakeCloud(clock=self.clock)
         self.db = new_database(folder / f"harness-{seed}.db")
+        self.db.clock = self.clock
         self.settings = MasterSettings.model_validate(
             {
                 "home": folder,

@@ -98,7 +98,7 @@ def run_loops(master: HttpMaster) -> None:
     Sweep(services.db, services.clouds, services.watcher, master.clock, limits=limits).run_once()
     Prices(services.db, services.watcher).run_once()
     Injector(services.db, services.clouds, master.clock).run_once()
-    Contacts(services.db, services.heartbeats).run_once()
+    Contacts(services.db, services.heartbeats, services.clock).run_once()
     services.supervisor.run_due()
 
 

@@ -34,6 +34,7 @@ TABLE = """
 route                                  nobody admin owner other viewer   vm   vm2   page page2
 GET    /healthz                           200   200   200   200   200   200   200   200   200
 GET    /api/v1/healthz                    200   200   200   200   200   200   200   200   200
+GET    /readyz                            200   200   200   200   200   200   200   200   200
 GET    /openapi.json                      200   200   200   200   200   200   200   200   200
 GET    /static                            200   200   200   200   200   200   200   200   200
 

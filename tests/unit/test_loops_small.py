@@ -465,7 +465,7 @@ def test_contacts_are_written_for_all_vms_at_once_and_only_forward(tmp_path: Pat
     harness.heartbeats.heard("no-such-vm", harness.clock())
     told: list[frozenset[str]] = []
     harness.db.on_change(told.append)
-    contacts = Contacts(harness.db, harness.heartbeats)
+    contacts = Contacts(harness.db, harness.heartbeats, harness.clock)
     contacts.run_once()
     assert harness.vm(agents[0].vm).last_contact_at == harness.clock()
     assert harness.vm(agents[1].vm).last_contact_at == before
@@ -478,7 +478,7 @@ def test_without_new_contacts_nothing_is_locked(tmp_path: Path) -> None:
     harness = MasterHarness(tmp_path)
     asked: list[str] = []
     event.listen(harness.db.engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
-    Contacts(harness.db, harness.heartbeats).run_once()
+    Contacts(harness.db, harness.heartbeats, harness.clock).run_once()
     assert asked == []
     harness.db.close()
 

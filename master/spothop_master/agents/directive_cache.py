@@ -11,10 +11,11 @@ knows of. Two rules give that:
    is therefore never used.
 
 The job's own steps change its step time: when that drifts, the answer goes (`steps_take`). Other
-masters change jobs, too, and other jobs the statistics that an insurance directive is made from.
-None of that is announced here, so an answer is used for `max_age` at most; a sync with progress,
-which has a transaction anyway, finds out in it whether its attempt still trains on (`progress`);
-and where there may be other masters, a plain heartbeat takes no answer older than `MAX_AGE`.
+masters change jobs, too; that is told within a second or so (`loops.news_of_others`), and while
+this master cannot hear of it, a plain heartbeat takes no answer older than `MAX_AGE`. Other jobs
+change the statistics that an insurance directive is made from, which nobody announces: so an answer
+is used for `max_age` at most. A sync with progress, which has a transaction anyway, finds out in it
+whether its attempt still trains on (`progress`).
 
 One version for all jobs was tried first: with many jobs some job changes all the time, and no
 answer was ever used twice.
@@ -138,6 +139,11 @@ class DirectiveCache:
         commit."""
         with self._lock:
             self._of_job.pop(job_id, None)
+
+    def clear(self) -> None:
+        """Any job may have changed."""
+        with self._lock:
+            self._of_job.clear()
 
     def forget(self, vm_id: str) -> None:
         """The VM is over, or has a new session: nothing that was read for it counts any more."""

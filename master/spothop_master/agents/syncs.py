@@ -78,7 +78,9 @@ class Syncs:
         followers: Followers,
         pace: Pace,
         clock: Callable[[], datetime],
+        knows_all: Callable[[], bool] | None = None,
     ) -> None:
+        """`knows_all`: what others changed is known here; by default where there is one master."""
         self._db = db
         self._every_s = settings.sync_every_s
         self._sessions = sessions
@@ -93,6 +95,7 @@ class Syncs:
         self._followers = followers
         self._pace = pace
         self._clock = clock
+        self._knows_all = knows_all or (lambda: db.single_master)
         self._firsts: set[str] = set()
         """VMs that were heard for the first time, until their answer."""
         self._lookups = Together("agents-lookups", sessions.look_up_all)
@@ -151,7 +154,7 @@ class Syncs:
             if wait_s > 0.0:
                 await self.tell_slowed(known, REPORTS_SLOWED)
         if not message.reports:
-            max_age = None if self._db.single_master else MAX_AGE
+            max_age = None if self._knows_all() else MAX_AGE
             if (reply := self._from_memory(known, max_age, wait_s)) is not None:
                 return reply
         began = self._clock()

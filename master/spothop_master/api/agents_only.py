@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spothop.wire import Problem
 from spothop_master.api.guard import answer
 
-ANSWERED = ("/agent/", "/healthz", "/api/v1/healthz")
+ANSWERED = ("/agent/", "/healthz", "/api/v1/healthz", "/readyz")
 """How paths begin."""
 
 

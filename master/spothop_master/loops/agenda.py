@@ -60,6 +60,11 @@ class Agenda:
         with self._lock:
             self._changed.update(dict.fromkeys(jobs))
 
+    def all_changed(self) -> None:
+        """Look at every one."""
+        with self._lock:
+            self._changed.update(dict.fromkeys(self._plans))
+
     def know(self, jobs: Iterable[str]) -> None:
         """Look at those that were never planned."""
         with self._lock:

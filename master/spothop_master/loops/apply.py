@@ -62,6 +62,8 @@ class LaunchContext:
     """In PEM, who vouches for the master."""
     away_s: float
     """After so long without their master VMs end themselves."""
+    lease_now: datetime
+    """What leases are measured in (`Database.now`)."""
     offers: Mapping[Pool, PoolInfo]
     heartbeats: Heartbeats
 
@@ -79,7 +81,7 @@ def apply(
             asks = snapshot.job.requirements
             return [_repeat(session, job, action, asks, context, now)]
         case AskTermination():
-            return [_terminate(session, job, action, context, now)]
+            return [_terminate(session, job, action, context)]
         case (
             Adopt()
             | MarkRunning()
@@ -155,6 +157,7 @@ def _intent(job: Job, action: LaunchVm, context: LaunchContext) -> Intent:
         join_hash=token_hash(context.join_token(name)),
         token=f"spothop-{context.new_token()}",
         lease=context.new_token(),
+        lease_until=context.lease_now + leases.TTL,
         pool=info.pool,
         price=info.price,
         on_demand_price=info.on_demand_price,
@@ -186,7 +189,7 @@ def _repeat(
     now: datetime,
 ) -> Launch:
     row, lease = session.get_one(VmRow, action.vm), context.new_token()
-    leases.take(session, row.id, token=lease, now=now)
+    leases.take(session, row.id, token=lease, now=context.lease_now)
     transitions.record(session, "vm", action.reason, now=now, row=row)
     return replace(_effect(session, job, row, lease, asks, context), repeated=True)
 
@@ -219,10 +222,10 @@ def _effect(
 
 
 def _terminate(
-    session: Session, job: Job, action: AskTermination, context: LaunchContext, now: datetime
+    session: Session, job: Job, action: AskTermination, context: LaunchContext
 ) -> Terminate:
     row, lease = session.get_one(VmRow, action.vm), context.new_token()
-    leases.take(session, row.id, token=lease, now=now)
+    leases.take(session, row.id, token=lease, now=context.lease_now)
     return Terminate(
         job=job.id, vm=row.id, cloud=row.cloud, lease=lease, cloud_id=row.cloud_id or ""
     )

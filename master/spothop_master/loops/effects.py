@@ -183,7 +183,7 @@ class Effects:
             self._fresh.clear()
 
     def renew(self) -> None:
-        """Call it every few seconds."""
+        """Call it every second or so, whatever else goes on: no lease may run out meanwhile."""
         now = self.clock()
         with self._lock:
             held = dict(self._held)
@@ -193,7 +193,7 @@ class Effects:
                 return
             self._renewed_at = now
         with self.db.begin() as session:
-            leases.renew(session, held, now=now)
+            leases.renew(session, held, now=self.db.now(session))
 
     def close(self) -> None:
         """Wait for calls under way; their results are written."""
@@ -240,7 +240,8 @@ class Effects:
         """False: one of them is not plain, and nothing is written of any."""
         try:
             with self.db.begin() as session:
-                launches.taken_all(session, taken, now=self.clock())
+                lease_now = self.db.now(session)
+                launches.taken_all(session, taken, now=self.clock(), lease_now=lease_now)
         except Exception as error:  # whatever it is, each by itself may be written
             log.info("%d launches are written one by one: %s", len(taken), error)
             return False
@@ -251,7 +252,7 @@ class Effects:
         try:
             with self.db.begin() as session:
                 leases.lock_all(session, [effect.job])  # first, as whoever decides about it does
-                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
+                leases.drop(session, effect.vm, token=effect.lease, now=self.db.now(session))
                 result.write(session)
             self.chaos.reach("after_apply")
         except leases.StaleLease as error:
@@ -262,7 +263,7 @@ class Effects:
     def _give_back(self, effect: Effect) -> None:
         try:
             with self.db.begin() as session:
-                leases.drop(session, effect.vm, token=effect.lease, now=self.clock())
+                leases.drop(session, effect.vm, token=effect.lease, now=self.db.now(session))
         except leases.StaleLease:
             pass
         except Exception:  # the database is away, too

@@ -120,12 +120,14 @@ def snapshots_of(
     *,
     jitter: Callable[[], float],
     now: datetime,
+    lease_now: datetime | None = None,
 ) -> dict[str, Snapshot]:
-    """Of those of these jobs that there are; at most `IN_ONE_QUERY`."""
+    """Of those of these jobs that there are; at most `IN_ONE_QUERY`. `lease_now` is the database's
+    time, where that is another one."""
     jobs = session.execute(fact_rows.JOBS, {"jobs": job_ids}).all()
     hurried = frozenset(row.id for row in jobs if row.at_once)
     attempts = _attempts(session, job_ids, hurried, now)
-    vms = _vms(session, job_ids, attempts, observed, now)
+    vms = _vms(session, job_ids, attempts, observed, now, lease_now or now)
     launching = [job_id for job_id in job_ids if _may_launch(attempts[job_id], vms[job_id])]
     refused = refusals.of_jobs(session, launching) if launching else {}
     back_offs = refusals.back_offs(session) if launching else ()
@@ -288,6 +290,7 @@ def _vms(
     attempts: Mapping[str, Sequence[AttemptFacts]],
     observed: Observed,
     now: datetime,
+    lease_now: datetime,
 ) -> defaultdict[str, list[VmFacts]]:
     placed = [
         place.vm
@@ -298,7 +301,7 @@ def _vms(
     since = now - timedelta(seconds=observed.limits.avoid_s)
     found: defaultdict[str, list[VmFacts]] = defaultdict(list)
     for row in session.execute(fact_rows.VMS, {"jobs": job_ids, "placed": placed, "since": since}):
-        found[row.job_id].append(_vm(row, observed, now))
+        found[row.job_id].append(_vm(row, observed, now, lease_now))
     return found
 
 
@@ -307,7 +310,7 @@ def _pool(cloud: str, region: str, zone: str, vm: str, spot: bool) -> Pool:
     return Pool(cloud=cloud, region=region, zone=zone, vm=vm, spot=spot)
 
 
-def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
+def _vm(row: AnyRow, observed: Observed, now: datetime, lease_now: datetime) -> VmFacts:
     cloud = observed.watcher.limits(row.cloud)
     listing = None
     if cloud.covers(row.region):
@@ -339,7 +342,7 @@ def _vm(row: AnyRow, observed: Observed, now: datetime) -> VmFacts:
         join_timeout_s=observed.join_timeout_s or cloud.join_timeout_s,
         silent_s=_silent_s(row, observed.heartbeats, now),
         asked_s=(now - asked).total_seconds() if asked else None,
-        in_flight=leases.held(row.lease_token, row.lease_until, now=now),
+        in_flight=leases.held(row.lease_token, row.lease_until, now=lease_now),
         called_here=row.id in observed.called,
         effect_until=row.lease_until,
     )

@@ -37,6 +37,7 @@ from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply, launch_all, plain_launches
 from spothop_master.loops.booting import Booting, script_of
 from spothop_master.loops.effects import REPEAT_AFTER_S, Effect, Effects, Launch, Terminate, threads
+from spothop_master.loops.elected import Elected
 from spothop_master.loops.snapshot import (
     Observed,
     clouds_in_use,
@@ -46,7 +47,7 @@ from spothop_master.loops.snapshot import (
 )
 from spothop_master.security import token_hash
 from spothop_master.settings import MasterSettings
-from spothop_master.store import leases, refusals, transitions
+from spothop_master.store import elections, leases, refusals, transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Job
 
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 50
 """At most so many decisions about one job in one transaction; more is a fault in the rules."""
+
+LOOP = "supervise"
 
 SILENCE = "silent VMs"
 """What an admin has to look at (`Services.attention`)."""
@@ -108,6 +111,7 @@ class Supervisor:
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         attention: MutableMapping[str, str] | None = None,
         booting: Booting | None = None,
+        elected: Elected | None = None,
     ) -> None:
         self.wake = threading.Event()
         """Set it (from any thread) to let the loop look at once at what has changed."""
@@ -123,6 +127,10 @@ class Supervisor:
         self._rng = rng or random.Random()  # only for jitter
         self._new_token = new_token
         self._attention = {} if attention is None else attention
+        self._elected = elected
+        """Who may decide; None: only this master."""
+        self._led = True
+        """It was this master's turn at the last look."""
         self._booting = booting or _booting_without_key(new_token())
         self._own: tuple[int, frozenset[str]] | None = None
         """The thread and the jobs that the loop writes about now."""
@@ -213,10 +221,41 @@ class Supervisor:
         """Until `stop` is set; set `wake` after it. Never raises for one bad pass."""
         while not stop.is_set():
             try:
-                self.run_due()
+                self._turn()
+            except elections.LostLoop as error:
+                log.warning("%s; nothing was decided", error)
             except Exception:  # a bug in one pass must not end the loop
                 log.exception("a supervise pass failed; the next one follows")
             self._rest()
+
+    def _turn(self) -> None:
+        """Look, where it is this master's turn; at every job, if it was not before."""
+        leads = self._elected is None or self._elected.holds(LOOP)
+        if leads and not self._led:
+            self._heartbeats.listen_anew(self._clock())
+            self._led = True
+            self.run_once()
+        elif leads:
+            self.run_due()
+        else:
+            self._in_use.clear()
+        self._led = leads
+
+    def renew_leases(self) -> None:
+        """Of the calls under way, in any thread, every second or so: a pass may take longer than a
+        lease."""
+        self._effects.renew()
+
+    def anything_changed(self) -> None:
+        """Other masters may have changed any job. Thread-safe."""
+        self._directives.clear()
+        self._scan_at = None
+        self._agenda.all_changed()
+        self.wake.set()
+
+    def changed_elsewhere(self, job_ids: Iterable[str]) -> None:
+        """Other masters changed these jobs. Thread-safe."""
+        self._on_change(job_ids)
 
     def _rest(self) -> None:
         """Until the next pass is due or something wakes us, such as a listing with news in it: a VM
@@ -245,7 +284,7 @@ class Supervisor:
         """The jobs that are not over, or have VMs."""
         if not self._began and self._db.single_master:
             with self._db.begin() as session:
-                leases.break_all(session, now=self._clock())
+                leases.break_all(session, now=self._db.now(session))
         self._began = True
         self._scan_at = self._clock() + SCAN
         with self._db.read() as session:
@@ -280,6 +319,8 @@ class Supervisor:
         for group in _groups(work[:TOGETHER]):
             try:
                 self._act(group, urgent=group[0] in hurried)
+            except elections.LostLoop:
+                raise
             except Exception:  # whose fault is it? nothing was written of any of them
                 for job_id in group:
                     self._try(job_id, lambda job: self._act([job]))
@@ -330,6 +371,8 @@ class Supervisor:
         try:
             step(job_id)
             return
+        except elections.LostLoop:
+            raise
         except (leases.StaleLease, transitions.StaleState) as error:
             log.info("%s; looking again at the next pass", error)
         except Exception:  # a bug in one job must not stop the others
@@ -347,7 +390,12 @@ class Supervisor:
 
     def _facts(self, session: Session, job_ids: Sequence[str]) -> dict[str, Snapshot]:
         return snapshots_of(
-            session, job_ids, self._observed, jitter=self._rng.random, now=self._clock()
+            session,
+            job_ids,
+            self._observed,
+            jitter=self._rng.random,
+            now=self._clock(),
+            lease_now=self._db.now(session),
         )
 
     def _decide(self, session: Session, job_id: str) -> tuple[Snapshot, list[Action]]:
@@ -386,6 +434,8 @@ class Supervisor:
         one. Raises what one of them raises, and then nothing is written of any."""
         plan, pending = _Plan(), sorted(job_ids)
         with self._db.begin(urgent=urgent) as session:
+            if self._elected is not None:
+                self._elected.guard(session, LOOP)
             leases.lock_all(session, pending)
             rows = session.scalars(select(Job).where(Job.id.in_(pending))).all()
             for _ in range(ROUNDS):
@@ -416,7 +466,7 @@ class Supervisor:
     ) -> None:
         for action in actions:
             log.info("job %s: %s", facts.job.id, action)
-            context = self._launch_context()
+            context = self._launch_context(self._db.now(session))
             plan.effects += apply(session, facts, action, context, now=facts.now)
             session.flush()
         ended = (VmOver, LaunchLost)
@@ -429,11 +479,12 @@ class Supervisor:
             for action in actions:
                 log.info("job %s: %s", facts.job.id, action)
         if wanted:
-            now, context = wanted[0][0].now, self._launch_context()
+            now, context = wanted[0][0].now, self._launch_context(self._db.now(session))
             plan.effects += launch_all(session, wanted, context, now=now)
 
-    def _launch_context(self) -> LaunchContext:
+    def _launch_context(self, lease_now: datetime) -> LaunchContext:
         return LaunchContext(
+            lease_now=lease_now,
             owner=self._settings.owner,
             master_url=self._settings.agents_url,
             new_token=self._new_token,

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import heapq
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from spothop_master.clock import utc_now
 from spothop_master.keys import Keys
-from spothop_master.store import changes, migrating, sealing, summaries
+from spothop_master.store import changes, dialects, feed, migrating, sealing, summaries
 
 BUSY_S = 5
 
@@ -83,11 +86,19 @@ class Database:
         parsed = sa.make_url(url)
         self.single_master = parsed.get_backend_name() == "sqlite"
         """Nobody else runs a master on this database."""
+        self.master_id = str(uuid.uuid4())
+        """Of this process among all that use the database."""
+        self.clock: Callable[[], datetime] | None = utc_now if self.single_master else None
+        """What `now` asks; None: the database's server."""
         if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         # A failed statement is logged; its values hold what users keep secret.
         self.engine = sa.create_engine(
-            parsed, hide_parameters=True, pool_size=KEPT, max_overflow=CONNECTIONS - KEPT
+            parsed,
+            hide_parameters=True,
+            pool_size=KEPT,
+            max_overflow=CONNECTIONS - KEPT,
+            connect_args={} if self.single_master else dialects.CONNECT,
         )
         self._info = {sealing.KEYS: keys}
         self._writes = self.engine
@@ -112,9 +123,16 @@ class Database:
         ):
             yield session
             summaries.keep(session)
+            if dialects.is_shared(session) and (changed := changes.changed_jobs(session)):
+                now = self.now(session)
+                feed.publish(session, changed, master=self.master_id, now=now)
         for of_whom, listener in self._listeners:
             if jobs := of_whom(session):
                 listener(jobs)
+
+    def now(self, session: Session) -> datetime:
+        """The time that all masters of this database share; leases are measured in it."""
+        return dialects.now(session, self.clock)
 
     def _turn(self, *, urgent: bool = False) -> AbstractContextManager[Any]:
         return nullcontext() if self._turns is None else self._turns.one(urgent=urgent)

@@ -38,6 +38,7 @@ class Intent:
     """Client token of the launch."""
     lease: str
     """Token of the lease under which it is asked for (`store.leases`)."""
+    lease_until: datetime
     join_hash: str
     pool: Pool
     price: float
@@ -81,7 +82,7 @@ def row_of(intent: Intent, *, now: datetime) -> VmRow:
         requested_at=now,
         join_hash=intent.join_hash,
         lease_token=intent.lease,
-        lease_until=now + leases.TTL,
+        lease_until=intent.lease_until,
     )
 
 
@@ -146,12 +147,14 @@ _TAKEN = (
         cloud_id=bindparam("said"),
         launched_at=bindparam("now"),
         lease_token=None,
-        lease_until=bindparam("now"),
+        lease_until=bindparam("until"),
     )
 )
 
 
-def taken_all(session: Session, taken: Sequence[Taken], *, now: datetime) -> None:
+def taken_all(
+    session: Session, taken: Sequence[Taken], *, now: datetime, lease_now: datetime
+) -> None:
     """The clouds took these launches: what `vms.launched` writes, and the leases given back. Raises
     `NotPlain`, StaleState: then roll back, and write each by itself."""
     jobs = sorted({each.job for each in taken})
@@ -160,7 +163,14 @@ def taken_all(session: Session, taken: Sequence[Taken], *, now: datetime) -> Non
         raise NotPlain("an account refused something lately")
     connection = session.connection()
     values = [
-        {"vm": each.vm, "lease": each.lease, "said": each.cloud_id, "now": now} for each in taken
+        {
+            "vm": each.vm,
+            "lease": each.lease,
+            "said": each.cloud_id,
+            "now": now,
+            "until": lease_now,
+        }
+        for each in taken
     ]
     if connection.execute(_TAKEN, values).rowcount != len(taken):
         raise NotPlain("a lease was lost, or a listing was faster")

@@ -27,8 +27,9 @@ from sqlalchemy.orm import Session
 
 from spothop_master.store.schema import Job, VmRow
 
-TTL = timedelta(seconds=60)
-"""So long the leases of a dead master hold where there are several."""
+TTL = timedelta(seconds=15)
+"""So long the leases of a dead master hold where there are several. They are renewed while a call
+waits or hangs, by the database's time (`Database.now`)."""
 
 
 class StaleLease(Exception):

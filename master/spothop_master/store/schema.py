@@ -40,6 +40,9 @@ from spothop_master.core.refusals import REFUSALS, Scope
 from spothop_master.store.columns import Base as Base  # the tables' users find it here, too
 from spothop_master.store.columns import BigId, Whole, one_of
 from spothop_master.store.master_rows import Installation as Installation
+from spothop_master.store.master_rows import JobChange as JobChange
+from spothop_master.store.master_rows import Loop as Loop
+from spothop_master.store.master_rows import Master as Master
 from spothop_master.store.user_rows import BundleUpload as BundleUpload
 from spothop_master.store.user_rows import Login as Login
 from spothop_master.store.user_rows import Token as Token
