@@ -393,6 +393,19 @@ def test_a_log_rides_in_a_sync(master: HttpMaster) -> None:
     assert master.get(f"{JOBS}/{agent.job}/logs").text == "one\ntwo\n"
 
 
+def test_the_logs_of_a_users_other_jobs_cost_no_query(master: HttpMaster) -> None:
+    one, other = master.joined(), master.joined()
+    for agent in (one, other):
+        agent.train(10)
+        agent.sync()
+    ride(one, 0, b"of one\n")  # whose quota it is
+    asked: list[str] = []
+    engine = master.services.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    assert ride(other, 0, b"of another\n")["log"]["next_offset"] == 11
+    assert asked == []
+
+
 def test_a_log_that_cannot_be_kept_costs_no_report(
     master: HttpMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

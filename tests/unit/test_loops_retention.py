@@ -325,7 +325,7 @@ def test_sessions_of_vms_that_are_over_are_forgotten(room: Room) -> None:
         session.add(sample_rows.vm(1, "runs-1", 0, -9, None, None))
         session.add(sample_rows.vm(2, "runs-1", 0, -9, -1, "released"))
     for number in (1, 2):
-        row = VmSession(vm=f"vm-{number}", job="runs-1", pool=sample_rows_pool())
+        row = VmSession(vm=f"vm-{number}", job="runs-1", pool=sample_rows_pool(), owner=1)
         room.sessions._known[f"hash-{number}"] = row
         room.sessions.acknowledge(f"vm-{number}", 7)
         room.sessions.allow_log(f"vm-{number}", 1, 0)

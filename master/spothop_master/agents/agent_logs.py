@@ -37,7 +37,9 @@ class AgentLogs:
         if node is None:
             node = self._look_up(known, attempt)
         try:
-            return self._logs.append(known.job, attempt, node, offset=offset, data=data)
+            return self._logs.append(
+                known.job, attempt, node, owner_id=known.owner, offset=offset, data=data
+            )
         except LogFull as error:
             hint = "keep it; max_log_bytes is a setting of the master"
             raise ApiError(507, "log_full", str(error), hint) from None

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop.figures import size
@@ -39,7 +38,13 @@ class _Owner:
     quota: quotas.OwnQuota
     counted_at: datetime
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of each job's logs; of jobs without a quota nothing is counted."""
+    """Bytes of each job's logs; where there is no quota nothing is counted."""
+    total: int = 0
+    """Of all of them."""
+
+    def measured(self, job: str, size: int) -> None:
+        self.total += size - self.sizes.get(job, 0)
+        self.sizes[job] = size
 
     @property
     def limit(self) -> int | None:
@@ -54,61 +59,54 @@ class LogQuotas:
     ) -> None:
         self._db, self._logs, self._default, self._clock = db, logs, default, clock
         self._owners: dict[int, _Owner] = {}
-        self._owner_of: dict[str, int] = {}
         self._told: dict[str, datetime] = {}
         self._lock = threading.Lock()
 
-    def append(self, job: str, attempt: int, node: int, *, offset: int, data: bytes) -> int:
+    def append(
+        self, job: str, attempt: int, node: int, *, owner_id: int, offset: int, data: bytes
+    ) -> int:
         """As `Logs.append`, within the quota of the job's owner. Raises as that does."""
-        owner = self._owner(job)
+        owner = self._owner(owner_id)
+        if owner.limit is None:
+            return self._logs.append(job, attempt, node, offset=offset, data=data)
         before = self._logs.size(job, attempt, node)
         adding = max(0, offset + len(data) - before)
         most = self._most(owner, job, adding)
         found = self._logs.append(job, attempt, node, offset=offset, data=data, most=most)
-        if owner is None or owner.limit is None:
-            return found
         with self._lock:
             if most is None:
-                owner.sizes[job] = owner.sizes.get(job, 0) + max(0, found - before)
+                owner.measured(job, owner.sizes.get(job, 0) + max(0, found - before))
                 return found
         kept = self._logs.bytes_of(job)
         with self._lock:
-            owner.sizes[job] = kept
+            owner.measured(job, kept)
         self._tell(owner, job, kept)
         return found
 
-    def _most(self, owner: _Owner | None, job: str, adding: int) -> int | None:
+    def _most(self, owner: _Owner, job: str, adding: int) -> int | None:
         """Bytes that the log may have; None: its quota is no reason to cut it."""
-        if owner is None or owner.limit is None:
-            return None
         with self._lock:
-            own, total = owner.sizes.get(job, 0), sum(owner.sizes.values())
-        left = owner.limit - total
+            own, total = owner.sizes.get(job, 0), owner.total
+        left = (owner.limit or 0) - total
         return None if adding <= left else max(2 * FLOOR, own + left)  # of which half stays
 
-    def _owner(self, job: str) -> _Owner | None:
+    def _owner(self, owner_id: int) -> _Owner:
         now = self._clock()
         with self._lock:
-            owner = self._owners.get(self._owner_of.get(job, 0))
+            owner = self._owners.get(owner_id)
             if owner is not None and timedelta() <= now - owner.counted_at < COUNT:
                 return owner
         with self._db.read() as session:
-            owner_id = session.scalar(select(Job.owner_id).where(Job.id == job))
-            if owner_id is None:
-                return None
-            with self._lock:  # another job of the same owner may have been counted just now
-                owner = self._owners.get(owner_id)
-            if owner is None or not timedelta() <= now - owner.counted_at < COUNT:
-                owner = self._count(session, owner_id, now)
+            owner = self._count(session, owner_id, now)
         with self._lock:
-            self._owner_of[job] = owner_id
             self._owners[owner_id] = owner
         return owner
 
     def _count(self, session: Session, owner_id: int, now: datetime) -> _Owner:
         owner = _Owner(quotas.of_id(session, owner_id, self._default), now)
-        jobs = quotas.jobs_of(session, owner_id) if owner.limit is not None else []
-        owner.sizes = {job_id: found for job_id in jobs if (found := self._logs.bytes_of(job_id))}
+        for job_id in quotas.jobs_of(session, owner_id) if owner.limit is not None else ():
+            if found := self._logs.bytes_of(job_id):
+                owner.measured(job_id, found)
         return owner
 
     def _tell(self, owner: _Owner, job: str, kept: int) -> None:

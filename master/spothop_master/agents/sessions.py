@@ -19,12 +19,13 @@ from spothop.wire import Pool, VmState
 from spothop_master.problems import ApiError
 from spothop_master.security import token_hash
 from spothop_master.store.db import Database
-from spothop_master.store.schema import Attempt, Place, VmRow
+from spothop_master.store.schema import Attempt, Job, Place, VmRow
 
 _SESSIONS = (
     select(
         VmRow.id,
         VmRow.job_id,
+        Job.owner_id,
         VmRow.state,
         VmRow.session_hash,
         VmRow.cloud,
@@ -35,6 +36,7 @@ _SESSIONS = (
         Attempt.number,
         Place.node,
     )
+    .outerjoin(Job, Job.id == VmRow.job_id)
     .outerjoin(Place, and_(Place.vm_id == VmRow.id, Place.living))
     .outerjoin(Attempt, Attempt.id == Place.attempt_id)
     .where(VmRow.session_hash.in_(bindparam("hashes", expanding=True)))
@@ -48,6 +50,8 @@ class VmSession:
     vm: str
     job: str
     pool: Pool
+    owner: int
+    """Whose job it is; 0 without one."""
 
 
 class Sessions:
@@ -133,7 +137,7 @@ def _session(row: Any) -> VmSession | ApiError:
     if row.state == VmState.TERMINATED.value:
         return vm_is_over(row.id)
     where = (row.cloud, row.region, row.zone, row.vm_type, row.spot)
-    return VmSession(vm=row.id, job=row.job_id or "", pool=_pool(*where))
+    return VmSession(vm=row.id, job=row.job_id or "", pool=_pool(*where), owner=row.owner_id or 0)
 
 
 @lru_cache(maxsize=4096)
