@@ -126,6 +126,9 @@ def serve(
     aws_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")
     ] = None,
+    gcp_cloud: Annotated[
+        Path | None, typer.Option(help="Configuration file of the GCP cloud (docs/gcp.md).")
+    ] = None,
     public_url: Annotated[
         str | None, typer.Option(help="Base URL at which users and VMs reach us.")
     ] = None,
@@ -168,6 +171,7 @@ def serve(
         "local_cloud": local_cloud,
         "clouds": clouds,
         "aws_cloud": aws_cloud,
+        "gcp_cloud": gcp_cloud,
         "public_url": public_url,
         "agents_port": agents_port,
         "agents_url": agents_url,
@@ -229,7 +233,11 @@ def run(settings: MasterSettings) -> None:
             settings.clouds,
             home=settings.home,
             master_url=settings.agents_url,
-            files={"local": settings.local_cloud, "aws": settings.aws_cloud},
+            files={
+                "local": settings.local_cloud,
+                "aws": settings.aws_cloud,
+                "gcp": settings.gcp_cloud,
+            },
             catalogue=read_catalogue(settings.catalog),
         )
         serving.warn_unreachable(settings, clouds)

@@ -118,6 +118,8 @@ class MasterSettings(BaseModel):
     """Those that this master works with: `local,aws`."""
     aws_cloud: Path | None = None
     """Configuration of the AWS cloud: its regions, images and networks (docs/aws.md)."""
+    gcp_cloud: Path | None = None
+    """Configuration of the GCP cloud: its project, regions and networks (docs/gcp.md)."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
     catalog: Path | None = None

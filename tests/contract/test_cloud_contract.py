@@ -248,7 +248,7 @@ def test_a_launch_that_is_one_too_many_is_throttled_for_the_account(rig: Rig) ->
     rig.throttle()
     with pytest.raises(Throttled) as raised:
         rig.cloud.launch(rig.spec(rig.spot), rig.token("t1"))
-    assert (raised.value.scope, raised.value.code) == (Scope.ACCOUNT, "RequestLimitExceeded")
+    assert (raised.value.scope, raised.value.code) == (Scope.ACCOUNT, rig.throttled)
     assert ids(rig) == []
 
 

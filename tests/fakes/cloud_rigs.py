@@ -43,6 +43,10 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
         "short_notice": "its eviction test gives the two minutes that EC2 promises",
         "relaunch_ended": "EC2 answers IdempotentInstanceTerminated; the listing tells",
     },
+    "gcp": {
+        "short_notice": "its eviction test gives the notice that the VM was launched with",
+        "relaunch_ended": "the operation of the first launch answers; the listing tells",
+    },
     "aws-live": {
         **dict.fromkeys(
             ("refuse", "refuse_later", "throttle", "expire", "lose_answer", "lose_request", "hide"),
@@ -68,6 +72,8 @@ class Rig(Protocol):
     """Owners; of this test alone, because a cloud remembers those before."""
     within_s: float
     """So long may anything take, in seconds of this machine."""
+    throttled: str
+    """The provider's code for one call too many."""
 
     def token(self, name: str) -> str:
         """Of this test alone, too."""
@@ -118,6 +124,7 @@ class Named:
     """What all rigs have: names of their own."""
 
     within_s: float = WITHIN_S
+    throttled = "RequestLimitExceeded"
 
     def __init__(self) -> None:
         self._run = uuid.uuid4().hex[:12]
@@ -277,6 +284,12 @@ def _aws(folder: Path, make_aws: Callable[[], Any]) -> Rig:
     return AwsRig(folder, make_aws)
 
 
+def _gcp(folder: Path, make_aws: Callable[[], Any]) -> Rig:
+    from fakes.gcp_rig import GcpRig
+
+    return GcpRig(folder, make_aws)
+
+
 def _live(folder: Path, make_aws: Callable[[], Any]) -> Rig:
     from fakes.aws_rig import LiveRig
 
@@ -285,5 +298,5 @@ def _live(folder: Path, make_aws: Callable[[], Any]) -> Rig:
 
 LIVE = os.environ.get("SPOTHOP_AWS_LIVE") == "1"  # noqa: TID251  the tests' own switch
 RIGS: dict[str, Callable[[Path, Callable[[], Any]], Rig]] = (
-    {"aws-live": _live} if LIVE else {"local": LocalRig, "fake": FakeRig, "aws": _aws}
+    {"aws-live": _live} if LIVE else {"local": LocalRig, "fake": FakeRig, "aws": _aws, "gcp": _gcp}
 )

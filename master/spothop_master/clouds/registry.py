@@ -32,6 +32,7 @@ class Provider:
 PROVIDERS: Mapping[str, Provider] = {
     "local": Provider(module="spothop_master.clouds.local.making"),
     "aws": Provider(module="spothop_master.clouds.aws.making", sdk="boto3", extra="aws"),
+    "gcp": Provider(module="spothop_master.clouds.gcp.making", sdk="google.auth", extra="gcp"),
 }
 
 
@@ -71,9 +72,16 @@ def _provider(name: str) -> Provider:
     provider = PROVIDERS.get(name)
     if provider is None:
         raise UnknownCloud(f"cloud {name!r} is not supported; supported: {', '.join(PROVIDERS)}")
-    if provider.sdk and importlib.util.find_spec(provider.sdk) is None:
+    if provider.sdk and not _is_installed(provider.sdk):
         raise UnknownCloud(
             f"cloud {name!r} needs {provider.sdk}, which is not installed; "
             f"pip install 'spothop[{provider.extra}]'"
         )
     return provider
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the folder that it is in
+        return False
