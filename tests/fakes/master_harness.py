@@ -211,14 +211,14 @@ class MasterHarness:
     # -- time ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """One pass of the supervise loop over every job, and what follows from it at once."""
-        self.supervisor.wake.clear()
-        self.supervisor.run_once()
+        """What the supervise loop does at this moment, and what follows from it at once: a look at
+        the jobs that changed, and at those whose time has come (`look_at_what_is_due` proves that
+        these are all)."""
         for _ in range(PASSES):
-            if not self.supervisor.wake.is_set():
-                break
             self.supervisor.wake.clear()
             self.supervisor.run_due()
+            if not self.supervisor.wake.is_set():
+                break
 
     def look_at_what_is_due(self) -> None:
         """What the loop does; nothing may be left that a look at every job would find."""
