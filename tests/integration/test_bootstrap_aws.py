@@ -122,15 +122,33 @@ def damages(aws: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def test_what_was_changed_by_hand_is_mended(installation: Bootstrap) -> None:
+    """All of it at the same time, but for the VM that is gone and so cannot be stopped."""
+    installation.run(yes=True)
+    whole = {**installation.account(), "vms": []}, installation.policies()
+    *harms, (_, end_vm) = damages(installation.aws)
+    for _, harm in harms:
+        harm()
+    mended(installation, [told for told, _ in harms], whole)
+    end_vm()
+    mended(installation, ["make    VM of the master"], whole)
+
+
+@pytest.mark.thorough
+def test_each_single_change_by_hand_is_mended(installation: Bootstrap) -> None:
     installation.run(yes=True)
     whole = {**installation.account(), "vms": []}, installation.policies()
     for told, harm in damages(installation.aws):
         harm()
-        installation.aws.clock.advance(20.0)
-        assert installation.run(yes=True) == 0, installation.errors
-        assert told in "\n".join(installation.lines)
-        assert len(installation.masters()) == 1
-        assert ({**installation.account(), "vms": []}, installation.policies()) == whole, told
+        mended(installation, [told], whole)
+
+
+def mended(installation: Bootstrap, told: list[str], whole: Any) -> None:
+    installation.aws.clock.advance(20.0)
+    assert installation.run(yes=True) == 0, installation.errors
+    for text in told:
+        assert text in "\n".join(installation.lines)
+    assert len(installation.masters()) == 1
+    assert ({**installation.account(), "vms": []}, installation.policies()) == whole, told
 
 
 def test_another_accounts_bucket_is_not_taken(installation: Bootstrap) -> None:
@@ -263,7 +281,9 @@ def test_an_upgrade_stops_the_vm_for_its_backup_and_replaces_it(installation: Bo
     assert installation.account()["addresses"] == [address]
 
 
-@pytest.mark.parametrize("each", [4, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "each", [7, *(pytest.param(each, marks=pytest.mark.thorough) for each in (4, 1))]
+)
 def test_killed_between_any_calls_and_repeated(installation: Bootstrap, each: int) -> None:
     """Every run makes so many changes and is killed: with one, every state between two calls is
     gone on from."""

@@ -37,6 +37,13 @@ KEYS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _sweeps_of_few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report simulates each policy at each of 19 points. Its ends tell what it looks like."""
+    monkeypatch.setattr("spothop.simulator.report.MTTP_HOURS", (1, 12))
+    monkeypatch.setattr("spothop.simulator.report.KEPT", (0.0, 0.5, 1.0))
+
+
 @pytest.mark.parametrize(
     ("preset", "policy", "expected", "tolerance"),
     [
