@@ -147,11 +147,8 @@ def fenced_while_paused(machine: FaultyMachine, name: str, folder: Path) -> None
         os.kill(supervisor, signal.SIGCONT)
     assert before is not None
     ended = check_all(machine, job, folder, STEPS)
-    first, second = (a.reason for a in ended.attempts)
-    # An agent that is paused before it has told of the notice is only silent; what is tested here
-    # is the fence.
-    assert first in ("preempted", "infrastructure"), machine.timeline(job)
-    assert second == "succeeded"
+    # Told by the agent, or, if it was paused before it could, by the cloud past the deadline.
+    assert [a.reason for a in ended.attempts] == ["preempted", "succeeded"], machine.timeline(job)
     assert [e.attempt for e in chain(machine, job) if not e.fence] == [2] * len(ended.checkpoints)
     assert ended.attempts[1].restored_step == 0
     assert ended.attempts[0].last_step == before.last_step

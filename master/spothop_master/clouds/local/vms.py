@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -60,12 +60,13 @@ class VmFolders:
                 if lock is not None:
                     self._clean_up(folder)
                     state = read_json(folder.state)
+        said = CloudVmState(state["state"])
         return Vm(
             id=spec.id,
             token=spec.token,
             pool=Pool.model_validate(spec.pool),
-            state=CloudVmState(state["state"]),
-            cause=EndCause(state["cause"]) if state.get("cause") else None,
+            state=said,
+            cause=_cause(said, state, now=self._now()),
             requested_at=datetime.fromisoformat(spec.requested_at),
             running_at=_moment(state.get("running_at")),
             ended_at=_moment(state.get("ended_at")),
@@ -116,6 +117,16 @@ class VmFolders:
             detail=detail,
             ended_at=self._now().isoformat(),
         )
+
+
+def _cause(said: CloudVmState, state: Mapping[str, Any], *, now: datetime) -> EndCause | None:
+    """Past the announced deadline the cloud has taken the VM, whether its supervisor, which may
+    hang, has ended its processes or not."""
+    if cause := state.get("cause"):
+        return EndCause(cause)
+    deadline = _moment(state.get("announced_deadline"))
+    taken = said is CloudVmState.RUNNING and deadline is not None and now >= deadline
+    return EndCause.PREEMPTED if taken else None
 
 
 def _moment(text: str | None) -> datetime | None:
