@@ -200,6 +200,7 @@ folder = pathlib.Path(sys.argv[2]).parent
 runs = folder / "runs"
 with open(runs, "a") as file:
     file.write(os.environ["NO_PROXY"] + " " + os.environ["HOME"] + "\\n")
+assert os.environ["no_proxy"] == os.environ["NO_PROXY"]
 codes = CODES
 os._exit(codes[min(len(runs.read_text().splitlines()), len(codes)) - 1])
 """
@@ -248,6 +249,49 @@ def test_a_list_with_spaces_of_what_needs_no_proxy_keeps_no_agent_from_its_start
     over(vm)
     runs = (vm.directory / "runs").read_text()
     assert runs == "169.254.169.254,metadata.google.internal,localhost,10.0.0.1 /root\n"
+
+
+HOSTILE = """a;touch hacked,$(touch${IFS}hacked),`touch hacked`,'b',"c",\\,%n,*,\xe4|x&y#z"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_value_of_the_vms_own_runs_as_a_program(
+    master: ServedMaster, booted: Callable[..., BootedVm], shell: str
+) -> None:
+    vm = booted({native_tag(): stand_in(master, 3)})
+    programs = vm.bin / "my $PATH's; touch hacked" / "bin"
+    programs.mkdir(parents=True)
+    (vm.bin / "python3").rename(programs / "python3")
+    home = f"/no such;home {HOSTILE}"
+    done = vm.boot(shell, NO_PROXY=HOSTILE, HOME=home, PATH=f"{vm.bin}:{programs}")
+    assert (done.returncode, done.stderr) == (0, ""), vm.log
+    over(vm)
+    (runs,) = (vm.directory / "runs").read_text().splitlines()
+    told = "".join(HOSTILE.split())
+    assert runs == f"169.254.169.254,metadata.google.internal,{told} {home}"
+    assert not [*vm.directory.rglob("hacked*"), *Path.cwd().glob("hacked*")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_full_disk_is_told_on_the_console_and_starts_nothing(
+    master: ServedMaster, booted: Callable[..., BootedVm]
+) -> None:
+    vm = booted({native_tag(): stand_in(master, 3)})
+    vm.directory.mkdir()
+    console = vm.bin / "console"
+    console.touch()
+    mounts = (
+        f"mount --bind {console} /dev/console && "
+        f"mount -t tmpfs -o size=4k none {vm.directory} && "
+        f'head -c 4096 /dev/zero >{vm.directory}/full; exec "$@"'
+    )
+    inside = (str(shutil.which("unshare")), "-m", "/bin/sh", "-c", mounts, "-")
+    done = vm.boot(
+        inside=(*inside, "/usr/bin/env", f"PATH={vm.bin}"), PATH=os.defpath + ":/usr/sbin:/sbin"
+    )
+    assert done.returncode == 1
+    assert "cannot be written: is the disk full, or read-only?" in console.read_text()
+    assert vm.told == ""
 
 
 def test_an_agent_that_was_only_stopped_is_started_again_and_ends_no_vm(
@@ -393,10 +437,8 @@ def test_where_there_is_systemd_it_keeps_the_agent(
         "systemctl enable --now spothop-agent.service",
     ]
     unit = (units / "spothop-agent.service").read_text()
-    assert f"--config {vm.directory}/agent.json\n" in unit
+    assert f"ExecStart=/bin/sh {vm.directory}/agent.sh\n" in unit
     assert "RestartPreventExitStatus=3 4\n" in unit
     assert f'{vm.directory}/over.sh "$EXIT_STATUS"\'\n' in unit
     assert "KillMode=process\n" in unit  # the training process outlives its agent
-    assert "NO_PROXY=169.254.169.254," in unit
-    assert "HOME=/root\n" in unit
     assert not (vm.directory / "run.sh").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spothop.wire import AgentConfig, Dialect
 from spothop_master.boot import agent_zip, packages
 from spothop_master.boot.agent_zip import PORTABLE, AgentZips, native_tag, write_zip
 
@@ -58,6 +59,50 @@ def test_the_portable_file_has_no_code_of_this_machine(built: AgentZips) -> None
     assert {d.metadata["Name"].lower().replace("_", "-") for d in needed} <= {
         line.partition("==")[0] for line in wanted.splitlines() if "==" in line
     }
+
+
+UV = """#!{python}
+import os, shutil, sys
+target = sys.argv[sys.argv.index("--target") + 1]
+for name, path in {files!r}.items():
+    os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
+    shutil.copy(path, os.path.join(target, name))
+"""
+
+
+def test_the_portable_file_runs_on_another_python(built: AgentZips, tmp_path: Path) -> None:
+    """As `boot.sh` installs and starts it. What the index would give is copied from here."""
+    other, folder, tools = sys._base_executable, tmp_path / "agent", tmp_path / "bin"  # type: ignore[attr-defined]
+    assert Path(other).resolve() == Path(sys.executable).resolve()
+    tools.mkdir()
+    files = {name: str(path) for name, path in packages.dependency_files().items()}
+    (tools / "uv").write_text(UV.format(python=other, files=files))
+    (tools / "uv").chmod(0o755)
+    with zipfile.ZipFile(file_of(built, PORTABLE)) as archive:
+        archive.extractall(folder)
+    environ = {"PATH": str(tools)}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command], capture_output=True, text=True, env=environ, check=False, cwd=tmp_path
+        )
+
+    installed = run(other, "-I", str(folder / "setup_portable.py"))
+    assert installed.returncode == 0, installed.stderr
+    python = (folder / "python").read_text().strip()
+    assert run(python, "-I", str(folder), "--help").returncode == 0
+    config = AgentConfig(
+        master="http://127.0.0.1:9",
+        token="t",
+        vm="vm-1",
+        dialect=Dialect.AWS,
+        directory=str(tmp_path / "vm"),
+        away_s=0.1,
+    )
+    (tmp_path / "agent.json").write_text(config.model_dump_json())
+    ran = run(python, "-I", str(folder), "--config", str(tmp_path / "agent.json"))
+    assert ran.returncode == 4, ran.stderr  # nobody was heard of: it ends its VM
+    assert "Traceback" not in ran.stderr
 
 
 def test_an_installation_gives_the_same_bytes_each_time(

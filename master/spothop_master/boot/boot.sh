@@ -12,7 +12,15 @@ say() {
 }
 
 put() { # FILE: standard input, whole or not at all
-  cat >"$1.$$" && mv "$1.$$" "$1"
+  cat >"$1.$$" && mv "$1.$$" "$1" && return
+  rm -f "$1.$$"
+  say "$1 cannot be written: is the disk full, or read-only?"
+  exit 1
+}
+
+word() { # VALUE: so that a shell reads it as one word, whatever is in it
+  "$PY" -I -c 'import os, shlex, sys
+sys.stdout.buffer.write(os.fsencode(shlex.quote(sys.argv[1])))' "$1"
 }
 
 again() { # WHY: wait, twice as long each time, or give the VM up
@@ -129,7 +137,13 @@ say "agent installed: $A, $PY"
 
 HOME=${HOME:-/root} # neither cloud-init nor systemd has one, and caches of training libraries need it
 NO_PROXY=169.254.169.254,metadata.google.internal${NO_PROXY:+,$NO_PROXY}
-NO_PROXY=$(printf %s "$NO_PROXY" | tr -d '[:space:]') # it becomes one word of a unit, or of a shell
+NO_PROXY=$(printf %s "$NO_PROXY" | tr -d '[:space:]') # not all that read it leave spaces out
+put "$D/agent.sh" <<END
+export NO_PROXY=$(word "$NO_PROXY") HOME=$(word "$HOME")
+export no_proxy="\$NO_PROXY"
+cd $D || exit 1
+exec $(word "$PY") -I $A --config $D/agent.json
+END
 if [ -d /run/systemd/system ]; then
   put /etc/systemd/system/spothop-agent.service <<END
 [Unit]
@@ -138,9 +152,8 @@ Wants=network-online.target
 After=network-online.target
 StartLimitIntervalSec=0
 [Service]
-Environment=NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY HOME=$HOME
 WorkingDirectory=$D
-ExecStart=$PY -I $A --config $D/agent.json
+ExecStart=/bin/sh $D/agent.sh
 ExecStopPost=/bin/sh -c 'exec /bin/sh $D/over.sh "\$EXIT_STATUS"'
 Restart=on-failure
 RestartPreventExitStatus=3 4
@@ -157,11 +170,9 @@ END
   exit
 fi
 put "$D/run.sh" <<END
-export NO_PROXY=$NO_PROXY no_proxy=$NO_PROXY HOME=$HOME
-cd $D || exit 1
 trap 'kill \$agent; wait \$agent' TERM
 while :; do
-  $PY -I $A --config $D/agent.json >>$D/agent.log 2>&1 &
+  /bin/sh $D/agent.sh >>$D/agent.log 2>&1 &
   agent=\$!
   wait \$agent
   code=\$?

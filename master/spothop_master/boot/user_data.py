@@ -28,6 +28,7 @@ MOST = 16 * 1024
 """Bytes, the least that one of the clouds takes."""
 
 _PROGRAM = Path(__file__).with_name("boot.sh")
+_PLAIN = re.compile(r"/[A-Za-z0-9._/-]+")
 _TAG = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -37,7 +38,10 @@ class TooLong(Exception):
 
 def render(config: AgentConfig, zips: Mapping[str, str]) -> str:
     """The script. `zips`: tag of the Pythons that it fits -> SHA-256 of the agent's zip, the
-    portable one's tag included. Raises TooLong, and ValueError for a tag that is no word."""
+    portable one's tag included. Raises TooLong, and ValueError for a tag that is no word and for a
+    directory that units of systemd and shells would have to quote."""
+    if not _PLAIN.fullmatch(config.directory):
+        raise ValueError(f"{config.directory!r} is no plain path")
     for tag in zips:
         if not _TAG.fullmatch(tag):
             raise ValueError(f"{tag!r} is no tag of a Python")
