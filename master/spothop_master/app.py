@@ -238,7 +238,8 @@ def make_services(
         elected=elected,
     )
     others = others_of(db, supervisor, notifier)
-    statistics, threads = KeptStatistics(settings, db.read), AgentThreads()
+    threads = AgentThreads()
+    statistics = KeptStatistics(settings, db.read, later=threads.background.later)
     limits = limits_of(settings)
     writer = partial(ProgressWriter, db, clock, names=limits.names, statistics=statistics)
     progress, notices = writer(), writer(name="agents-notices", urgent=True, rest_s=NOTICES_REST_S)

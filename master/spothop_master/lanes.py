@@ -28,6 +28,11 @@ class Lane:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *args, **more))
 
+    def later(self, work: Callable[[], object]) -> None:
+        """The same for work that nobody waits for; it must not raise. Raises RuntimeError where
+        there is no thread for it."""
+        self._threads.submit(work)
+
     def close(self) -> None:
         """What has begun is finished."""
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -123,6 +123,47 @@ def test_nobody_waits_for_another_ones_reading_while_there_are_older_figures(roo
     with room.kept._reading:  # another thread reads
         room.kept.warm(A, now=NOW)
     assert len(room.readings) == 1
+
+
+def test_nobody_waits_for_newer_figures_while_there_are_older_ones(
+    room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: list[Callable[[], None]] = []
+    room.kept = KeptStatistics(STATED, room.read, monotonic=lambda: room.at, later=given.append)
+    room.kept.warm(A, now=NOW)
+    assert (len(room.readings), given) == (1, [])
+    room.died(60)
+    room.at += MOST_S
+    room.kept.warm_all([A, B], now=NOW)  # of B nothing was known
+    room.at += MOST_S
+    for _ in range(2):
+        room.kept.warm(A, now=NOW)
+    assert (len(room.readings), len(given)) == (2, 1)
+    room.died(30)
+    given.pop()()
+    assert (room.lives(), len(room.readings)) == (3, 3)
+
+    room.at += MOST_S
+    room.kept.warm(A, now=NOW)
+    room.db.close()
+    room.kept._read = None  # type: ignore[assignment]  # the database is away
+    given.pop()()
+    assert "could not be read anew" in caplog.text
+    room.kept.warm(A, now=NOW)
+    assert len(given) == 1, "and somebody tries again"
+
+
+def test_without_a_thread_for_it_older_figures_serve(room: Room) -> None:
+    def refuse(work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    room.kept = KeptStatistics(STATED, room.read, monotonic=lambda: room.at, later=refuse)
+    room.kept.warm(A, now=NOW)
+    for _ in range(2):
+        room.at += MOST_S
+        room.kept.warm(A, now=NOW)
+    assert (room.lives(), len(room.readings)) == (1, 1)
+    assert not room.kept._reading.locked()
 
 
 def test_the_fresh_ones_are_read_at_every_question(room: Room) -> None:

@@ -6,7 +6,8 @@ a call may wait:
 
 - `urgent`: syncs with reports other than progress (a notice, a commit, an exit), and joins;
 - `plain`: syncs with nothing new, answered from the database;
-- `bulk`: log chunks, bundles, and syncs that are long to read.
+- `bulk`: log chunks, bundles, and syncs that are long to read;
+- `background`: what no call waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class AgentThreads:
         self.urgent = Lane("agents-urgent", URGENT)
         self.plain = Lane("agents-plain", PLAIN)
         self.bulk = Lane("agents-bulk", BULK)
+        self.background = Lane("agents-background", 1)
 
     def close(self) -> None:
-        for lane in (self.urgent, self.plain, self.bulk):
+        for lane in (self.urgent, self.plain, self.bulk, self.background):
             lane.close()

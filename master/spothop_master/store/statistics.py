@@ -5,6 +5,8 @@ change slowly. So they are kept for a while, and the while grows with what readi
 fleet's are a second old at most, and a large one's cost a twentieth of a core at most.
 
 A transaction that writes uses what there is (`of`); `warm` is called before it, without a lock.
+Only what was never read is waited for: older figures serve until the new ones are there. (Read by
+whoever was to answer syncs, they kept all of them waiting for a third of a second.)
 
 What does not work: sums that each observation adds to. The estimates weigh each life by its age and
 by the lives around it, so that nothing that can be added stands still.
@@ -12,12 +14,14 @@ by the lives around it, so that nothing that can be added stands still.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -25,6 +29,8 @@ from spothop.wire import Pool
 from spothop_master.store.observations import STATED, Priors
 from spothop_master.store.pool_figures import PoolFigures, of_pools
 from spothop_master.store.zone_observations import Region, region_of
+
+log = logging.getLogger(__name__)
 
 LEAST_S, MOST_S = 1.0, 60.0
 SHARE = 20
@@ -55,7 +61,7 @@ class _Region:
 
 
 class KeptStatistics(Statistics):
-    """Thread-safe."""
+    """Thread-safe. `later` does what it is given, at once or in another thread."""
 
     def __init__(
         self,
@@ -63,8 +69,10 @@ class KeptStatistics(Statistics):
         read: Callable[[], AbstractContextManager[Session]],
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        later: Callable[[Callable[[], None]], None] = lambda work: work(),
     ) -> None:
         super().__init__(priors)
+        self._later = later
         self._read = read
         self._monotonic = monotonic
         self._regions: dict[Region, _Region] = {}
@@ -78,11 +86,27 @@ class KeptStatistics(Statistics):
             return
         if not self._reading.acquire(blocking=known is None):
             return
+        if known is None:
+            self._renew(pool, now)
+            return
+        try:
+            self._later(partial(self._renew_quietly, pool, now))
+        except RuntimeError:  # no thread: what there is serves
+            self._reading.release()
+
+    def _renew(self, pool: Pool, now: datetime) -> None:
+        """With the lock, which is released."""
         try:
             with self._read() as session:
                 self._remember(session, [pool], now)
         finally:
             self._reading.release()
+
+    def _renew_quietly(self, pool: Pool, now: datetime) -> None:
+        try:
+            self._renew(pool, now)
+        except Exception:  # the database is away: older figures serve, and the next one tries again
+            log.exception("the figures of %s could not be read anew", pool)
 
     def warm_all(self, pools: Collection[Pool], *, now: datetime) -> None:
         """The same for several pools: each region is read once."""
