@@ -79,8 +79,8 @@ class NewsOfOthers:
         connection: Any = None
         while not stop.is_set():
             try:
+                connection = connection or _listen(self._db)  # before the look: no gap between
                 self.look()
-                connection = connection or _listen(self._db)
                 _wait(connection, LOOK_S)
             except Exception as error:  # of either driver; the next look follows
                 log.warning("what other masters do is not heard: %s", str(error).splitlines()[:1])

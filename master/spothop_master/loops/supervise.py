@@ -224,6 +224,7 @@ class Supervisor:
                 self._turn()
             except elections.LostLoop as error:
                 log.warning("%s; nothing was decided", error)
+                self._led = False
             except Exception:  # a bug in one pass must not end the loop
                 log.exception("a supervise pass failed; the next one follows")
             self._rest()
