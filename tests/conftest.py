@@ -133,6 +133,21 @@ def aws(_aws_server: Any) -> Any:
     return _aws_server
 
 
+@pytest.fixture(scope="session")
+def _azure_server() -> Iterator[Any]:
+    from fakes.azure import Emulator
+
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def azure(_azure_server: Any) -> Any:
+    """An empty resource group of Azure on loopback (fakes.azure.Emulator)."""
+    _azure_server.reset()
+    return _azure_server
+
+
 # Each process that runs tests has its own marker, and looks for what carries it. The one that only
 # hands tests to workers gets their findings.
 _MARKER = leftovers.mark()

@@ -126,6 +126,9 @@ def serve(
     aws_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")
     ] = None,
+    azure_cloud: Annotated[
+        Path | None, typer.Option(help="Configuration file of the Azure cloud (docs/azure.md).")
+    ] = None,
     gcp_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the GCP cloud (docs/gcp.md).")
     ] = None,
@@ -172,6 +175,7 @@ def serve(
         "clouds": clouds,
         "aws_cloud": aws_cloud,
         "gcp_cloud": gcp_cloud,
+        "azure_cloud": azure_cloud,
         "public_url": public_url,
         "agents_port": agents_port,
         "agents_url": agents_url,
@@ -237,6 +241,7 @@ def run(settings: MasterSettings) -> None:
                 "local": settings.local_cloud,
                 "aws": settings.aws_cloud,
                 "gcp": settings.gcp_cloud,
+                "azure": settings.azure_cloud,
             },
             catalogue=read_catalogue(settings.catalog),
         )

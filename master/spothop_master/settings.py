@@ -120,6 +120,8 @@ class MasterSettings(BaseModel):
     """Configuration of the AWS cloud: its regions, images and networks (docs/aws.md)."""
     gcp_cloud: Path | None = None
     """Configuration of the GCP cloud: its project, regions and networks (docs/gcp.md)."""
+    azure_cloud: Path | None = None
+    """Configuration of the Azure cloud: its resource group and regions (docs/azure.md)."""
     local_cloud: Path | None = None
     """Configuration of the local cloud; a built-in one with three zones by default."""
     catalog: Path | None = None

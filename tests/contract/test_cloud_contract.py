@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = RIGS[request.param](tmp_path, lambda: request.getfixturevalue("aws"))
+    made = RIGS[request.param](tmp_path, request.getfixturevalue)
     yield made
     made.close()
 

@@ -94,17 +94,18 @@ def test_a_missing_file_is_a_configuration_error(tmp_path: Path) -> None:
 
 def test_an_unknown_cloud_is_refused_by_name(tmp_path: Path) -> None:
     assert make_clouds(home=tmp_path, master_url="http://127.0.0.1:9")["local"].name == "local"
-    with pytest.raises(UnknownCloud, match="'gcp' is not supported; supported: local, aws"):
-        make_clouds(["gcp"], home=tmp_path, master_url="http://127.0.0.1:9")
+    with pytest.raises(UnknownCloud, match="'oracle' is not supported; supported: local, aws"):
+        make_clouds(["oracle"], home=tmp_path, master_url="http://127.0.0.1:9")
 
 
 def test_a_cloud_whose_sdk_is_missing_says_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aws = replace(registry.PROVIDERS["aws"], sdk="an_sdk_that_nobody_has")
-    monkeypatch.setattr(registry, "PROVIDERS", {"aws": aws})
-    with pytest.raises(UnknownCloud, match=r"pip install 'spothop\[aws\]'"):
-        make_clouds(["aws"], home=tmp_path, master_url="http://127.0.0.1:9")
+    for sdk in ("an_sdk_that_nobody_has", "a_folder_that_nobody_has.sdk"):
+        aws = replace(registry.PROVIDERS["aws"], sdk=sdk)
+        monkeypatch.setattr(registry, "PROVIDERS", {"aws": aws})
+        with pytest.raises(UnknownCloud, match=r"pip install 'spothop\[aws\]'"):
+            make_clouds(["aws"], home=tmp_path, master_url="http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(

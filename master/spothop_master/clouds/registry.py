@@ -33,6 +33,9 @@ PROVIDERS: Mapping[str, Provider] = {
     "local": Provider(module="spothop_master.clouds.local.making"),
     "aws": Provider(module="spothop_master.clouds.aws.making", sdk="boto3", extra="aws"),
     "gcp": Provider(module="spothop_master.clouds.gcp.making", sdk="google.auth", extra="gcp"),
+    "azure": Provider(
+        module="spothop_master.clouds.azure.making", sdk="azure.mgmt.compute", extra="azure"
+    ),
 }
 
 
