@@ -292,7 +292,9 @@ class Agent:
         """Returns when nobody but us will end this VM; `_alone` says why."""
         while True:
             ends_at = self._state.now.ends_at
-            self._alone = dead_man.why_late(now=self._clock.boottime(), ends_at=ends_at)
+            self._alone = dead_man.why_late(
+                now=self._clock.boottime(), ends_at=ends_at
+            ) or dead_man.why_lost(lost=self._link.lost.is_set())
             if self._alone is None and (why := self._why_silent()) is not None:
                 await self._ask_once_more()
                 self._alone = why if self._why_silent() is not None else None

@@ -1,8 +1,10 @@
 """When a VM ends itself, because nobody else will: its master is gone, or has forgotten it.
 
 A VM costs money until somebody ends it. That is the master's work, so this is for the case that
-there is no master any more: it was away for a day (settable), or the job's `max_duration` has been
-over for a while, at which a master that lives has ended the job. Then the agent saves, leaves with
+there is no master any more: it was away for a day (settable), it has not known the VM's session for
+ten minutes, as one with another database, or the job's `max_duration` has been over for a while, at
+which a master that lives has ended the job. The storage is not the master's, so the work counts for
+whoever resumes it. Then the agent saves, leaves with
 an exit code of its own, and whoever started it shuts the VM down. Pure.
 
 Silence counts only while the VM is awake (CLOCK_MONOTONIC): one that was suspended for a weekend,
@@ -33,6 +35,13 @@ def why_silent(*, now: float, heard: float, away_s: float) -> str | None:
     if now - heard < away_s:
         return None
     return f"the master has not answered for {duration(away_s)}: saving, then this VM ends itself"
+
+
+def why_lost(*, lost: bool) -> str | None:
+    """Why this VM ends itself now; None while its master knows it."""
+    if lost:
+        return "the master does not know this VM any more: saving, then it ends itself"
+    return None
 
 
 def why_late(*, now: float, ends_at: float | None) -> str | None:

@@ -146,6 +146,9 @@ class MasterLink:
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
         self.over = asyncio.Event()
+        self.lost = asyncio.Event()
+        """The master has not known our session for `UNKNOWN_SESSION_S`: nobody ends this VM, and
+        nobody stands in for what it has not saved."""
         self.on_log: Callable[[LogState | None], None] = lambda state: None
         """Gets what a sync's answer says of the log; an older master says nothing (None)."""
 
@@ -194,6 +197,7 @@ class MasterLink:
                     message = message.model_copy(update={"log": None})
                 pause = await self.sync(spool, message, on_directives)
                 failures, unknown_since, refused = 0, None, False
+                self.lost.clear()
             except VmOver as error:
                 _log.warning("%s", error)
                 self.over.set()
@@ -206,7 +210,7 @@ class MasterLink:
                 now = self._clock.monotonic()
                 unknown_since = (unknown_since or now) if isinstance(error, Unknown) else None
                 if unknown_since is not None and now - unknown_since > UNKNOWN_SESSION_S:
-                    self.over.set()
+                    self.lost.set()
             urgent = await self._pause(pause)
             if urgent:
                 failures = max(

@@ -66,6 +66,8 @@ class MasterScript:
         self.sync_every_s = sync_every_s
         self.away = False
         self.over = False
+        self.forgets = False
+        """It knows no session any more."""
         self.joins = 0
         self.directives: list[AnyDirective] = []
         self.envelopes: list[Envelope] = []
@@ -90,6 +92,8 @@ class MasterScript:
                 return httpx.Response(404, text=_problem("no_such_bundle", path))
             return httpx.Response(200, stream=_Stream(self.bundle))
         authorization = request.headers.get("Authorization")
+        if self.forgets:
+            return httpx.Response(401, text=_problem("no_session", "this session is unknown"))
         status, body = self.post(path, query, request.content, authorization)
         return httpx.Response(status, text=body)
 

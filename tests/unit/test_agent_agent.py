@@ -37,7 +37,7 @@ from spothop.wire import (
     StartedReport,
     StopDirective,
 )
-from spothop_agent import dead_man
+from spothop_agent import dead_man, master_link
 from spothop_agent.agent import ALONE, OVER_PATIENCE_S, REFUSED, STOPPED, Agent
 from spothop_agent.chaos import from_text
 from spothop_agent.paths import AgentPaths, AttemptPaths
@@ -252,6 +252,31 @@ def test_a_vm_without_a_master_saves_and_ends_itself(tmp_path: Path) -> None:
         assert vm.state().committed is not None
         assert vm.state().over
         assert await vm.agent().run() == 0  # started again it does nothing more
+
+    play(scenario)
+
+
+def test_a_vm_that_its_master_has_forgotten_saves_and_commits_before_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage is not the master's: whoever resumes the job finds what was trained here."""
+    monkeypatch.setattr(master_link, "UNKNOWN_SESSION_S", AWAY_S / 3)
+
+    async def scenario() -> None:
+        vm = VmHarness(tmp_path).counts()
+        running = await vm.training(vm.agent())
+        left = asyncio.get_running_loop().time()
+        vm.master.forgets = True
+        await until(lambda: vm.state().stop)
+        waited_s = asyncio.get_running_loop().time() - left
+        assert AWAY_S / 3 <= waited_s <= AWAY_S - 30.0
+        await until(lambda: any(said["t"] == "save" for said in vm.process().heard()))
+        vm.process().hand_over(2)
+        await asyncio.sleep(1.0)
+        vm.process().end(OK)
+        assert await running == ALONE
+        assert vm.state().committed is not None
+        assert "the master does not know this VM any more" in caplog.text
 
     play(scenario)
 

@@ -348,9 +348,12 @@ def test_a_master_that_does_not_know_us_for_ten_minutes_has_lost_us(tmp_path: Pa
             "http://master", clock=LoopClock(), rng=random.Random(1), transport=transport
         )
         spool = Spool(tmp_path, LoopClock().boottime)
-        await master.run(spool, lambda: SyncRequest(vm="v", attempt=1), lambda directives: None)
+        request = SyncRequest(vm="v", attempt=1)
+        asks = asyncio.create_task(master.run(spool, lambda: request, lambda directives: None))
+        await master.lost.wait()
         lasted_s = asyncio.get_running_loop().time() - START_S
-        assert master.over.is_set()
+        assert not master.over.is_set(), "it saves first"
+        asks.cancel()
         assert UNKNOWN_SESSION_S < lasted_s < UNKNOWN_SESSION_S + 2 * BACKOFF_CAP_S
         await master.close()
 
