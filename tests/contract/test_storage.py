@@ -1,14 +1,18 @@
-"""What every `ObjectStore` promises. To run it over a bucket, add its URL to `OPENERS`."""
+"""What every `ObjectStore` promises. To run it over a bucket, add its URL to `OPENERS`, or its
+server to `SERVERS`."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from fakes.gcs_server import GcsServer
+from fakes.s3_server import S3Server
 from spothop.storage import (
     Fetched,
     ObjectExists,
@@ -25,12 +29,15 @@ OPENERS: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: open_store(StorageSpec(url="memory:///")),
     "file": lambda folder: open_store(StorageSpec(url=(folder / "a store").as_uri())),
 }
+SERVERS: dict[str, Callable[[], S3Server]] = {"gcs": GcsServer}
 LARGE = 40_000_000  # three parts, the last one short
 
 
-@pytest.fixture(params=sorted(OPENERS))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return OPENERS[request.param](tmp_path)
+@pytest.fixture(params=sorted([*OPENERS, *SERVERS]))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    made = SERVERS.get(request.param)
+    with nullcontext() if made is None else made() as server:
+        yield OPENERS[request.param](tmp_path) if server is None else open_store(server.spec())
 
 
 def ignore(count: int) -> None:

@@ -69,6 +69,8 @@ _GCS = {
     "insufficientPermissions": Meaning.DENIED,
     "required": Meaning.DENIED,  # of a login
     "UserProjectAccountProblem": Meaning.DENIED,
+    "UserProjectInvalid": Meaning.DENIED,
+    "UserProjectMissing": Meaning.DENIED,  # of a bucket whose reader pays
     "conditionNotMet": Meaning.EXISTS,
     "invalidArgument": Meaning.UNUSABLE,
 }
