@@ -9,12 +9,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import obstore.store
 import pytest
 
 from fakes.aws import Emulator
 from spothop.wire import Verdict
+from spothop_master.bootstrap.on_vm import storage_url
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import AwsConfig
+from spothop_master.clouds.aws.doctor import bucket_of
 from spothop_master.clouds.aws.driver import AwsCloud
 from spothop_master.clouds.base import Check, Diagnoses
 
@@ -158,6 +161,34 @@ def test_a_subnet_in_another_zone_than_it_is_said_to_be_is_told(
     found = diagnose(regions={REGION: {"subnets": {"us-east-1a": subnet["SubnetId"]}}})
     assert found["us-east-1: subnets"].verdict is Verdict.FAILED
     assert "us-east-1a" in found["us-east-1: subnets"].fact
+
+
+@pytest.mark.parametrize(
+    ("url", "bucket"),
+    [
+        (storage_url("b-1", "us-east-1"), "b-1"),
+        (storage_url("b-1", "eu-west-1"), "b-1"),
+        ("https://s3.eu-west-1.amazonaws.com/b-1/runs", "b-1"),
+        ("https://b-1.s3.amazonaws.com/runs", "b-1"),
+        ("s3a://b-1/runs", "b-1"),
+        ("https://s3.eu-west-1.amazonaws.com/", None),
+        ("https://example.com/b-1", None),
+        ("https://b.s3.eu-west-1.amazonaws.com.example.com/runs", None),
+        ("gs://b-1/runs", None),
+        ("", None),
+    ],
+)
+def test_the_bucket_of_each_url_that_names_one(url: str, bucket: str | None) -> None:
+    assert bucket_of(url) == bucket
+    if bucket:
+        assert f'bucket="{bucket}"' in repr(obstore.store.from_url(url))
+
+
+def test_the_url_that_the_bootstrap_writes_elsewhere_is_looked_at(
+    ready: Emulator, diagnose: Diagnose
+) -> None:
+    found = diagnose("https://bucket.s3.us-east-1.amazonaws.com/runs")
+    assert found["bucket"].fact == "bucket in us-east-1"
 
 
 def test_storage_that_is_no_bucket_and_uploads_without_a_rule_are_worth_a_look(

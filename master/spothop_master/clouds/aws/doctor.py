@@ -8,6 +8,7 @@ our VMs would tell, and a right to look at a quota or a profile is not one that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ QUOTAS: Mapping[str, str] = {
 """In vCPUs, by Service Quotas' codes of EC2."""
 TRIED = "m5.large"
 """The VM type of the dry run."""
+_S3_HOST = re.compile(r"(?:(?P<bucket>[^.]+)\.)?s3(?:\.[a-z0-9-]+)?\.amazonaws\.com")
 _GLOBAL = "us-east-1"
 """IAM is one for all regions, and answers here."""
 
@@ -198,12 +200,12 @@ class Doctor:
 
     def _bucket(self, storage_url: str) -> Iterator[Check]:
         """Of the default storage, with the credentials that we have."""
-        url = urlsplit(storage_url)
-        if url.scheme != "s3":
+        bucket = bucket_of(storage_url)
+        if bucket is None:
             hint = "set SPOTHOP_MASTER_STORAGE_URL=s3://..., or checkpoint.storage in each job"
             yield _unknown("bucket", f"the default storage is {storage_url or 'not set'}", hint)
             return
-        bucket, first = url.netloc, next(iter(self.config.regions))
+        first = next(iter(self.config.regions))
         try:
             self.calls.call("s3", first, "list_objects_v2", Bucket=bucket, MaxKeys=1)
             where = self.calls.call("s3", first, "get_bucket_location", Bucket=bucket)
@@ -239,6 +241,17 @@ class Doctor:
             return _ok(subject, f"a rule ends them after {min(days)} days")
         hint = "add a life-cycle rule with AbortIncompleteMultipartUpload"
         return _unknown(subject, "no rule ends them; outputs of killed VMs may leave some", hint)
+
+
+def bucket_of(storage_url: str) -> str | None:
+    """The bucket of a URL that the VMs' client takes for one of S3 (obstore's `parse_url`), such as
+    `spothop bootstrap` writes; None for any other."""
+    url = urlsplit(storage_url)
+    if url.scheme in ("s3", "s3a"):
+        return url.netloc
+    if url.scheme != "https" or (host := _S3_HOST.fullmatch(url.hostname or "")) is None:
+        return None
+    return host["bucket"] or url.path.strip("/").partition("/")[0] or None
 
 
 def _request(config: AwsConfig, region: str, image: requests.Image) -> dict[str, Any]:
