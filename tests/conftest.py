@@ -91,31 +91,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What is marked `databases` runs on SQLite and on PostgreSQL; there only with `--all`, or
-    where the mark says that it belongs to the gate."""
+    where the mark says that it belongs to the gate. A mark that is nearer may say: `only` one."""
     marker = metafunc.definition.get_closest_marker("databases")
     if marker is None or metafunc.config.getoption("--postgresql"):
         return
-    gate = marker.kwargs.get("gate", False)
+    gate, only = marker.kwargs.get("gate", False), marker.kwargs.get("only")
     kinds = ["sqlite", pytest.param("postgresql", marks=() if gate else pytest.mark.thorough)]
-    metafunc.fixturenames.insert(0, "_database_kind")
-    metafunc.parametrize("_database_kind", kinds, indirect=True)
-
-
-@pytest.fixture
-def _database_kind(request: pytest.FixtureRequest) -> str:
-    from support import database
-
-    database.use(request.param)
-    return str(request.param)
+    if only is not None:
+        kinds = [only]
+    metafunc.parametrize("_databases", kinds, indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def _databases_are_closed() -> Iterator[None]:
+def _databases(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Those of the test are of the kind that it is run for, and are closed at its end."""
+    if kind := getattr(request, "param", None):
+        from support import database
+
+        database.use(kind)
+    before = sys.modules.get("support.database")  # most tests have none, and do not import it
+    of_module = before.made() if before is not None else frozenset()
     yield
-    if database := sys.modules.get(
-        "support.database"
-    ):  # most tests have none, and do not import it
-        database.close_all()
+    module = sys.modules.get("support.database")
+    if module is not None:
+        module.close_all(but=of_module)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import typer
 import uvicorn
 from fastapi import FastAPI
-from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from spothop.catalog.table import BadCatalogue
@@ -40,7 +39,7 @@ from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
 from spothop_master.store import installation
 from spothop_master.store.db import Database
-from spothop_master.store.migrating import MigrationRefused
+from spothop_master.store.dialects import DatabaseRefused, in_words, shown
 from spothop_master.tls import TlsError
 
 PRIVATE = 0o077
@@ -212,7 +211,7 @@ def rekey(settings: MasterSettings, forget: str | None) -> str:
         return rekeying.forget(settings, forget) if forget else rekeying.rotate(settings)
     except KeyFileError as error:
         raise CannotStart(str(error)) from None
-    except (MigrationRefused, SQLAlchemyError) as error:
+    except (DatabaseRefused, SQLAlchemyError) as error:
         raise _bad_database(settings, error) from None
 
 
@@ -287,7 +286,10 @@ def settle_owner(settings: MasterSettings) -> str:
     """The name of the installation, which the database and this home agree on. Raises `HomeError`
     and `CannotStart`."""
     of_home = home.known_owner(settings.home)
-    db = Database(settings.database_url)
+    try:
+        db = Database(settings.database_url)
+    except DatabaseRefused as error:
+        raise _bad_database(settings, error) from None
     try:
         db.migrate()
         with db.begin() as session:
@@ -301,7 +303,7 @@ def settle_owner(settings: MasterSettings) -> str:
             ).name
     except installation.WrongInstallation as error:
         raise CannotStart(str(error)) from None
-    except (MigrationRefused, SQLAlchemyError) as error:
+    except (DatabaseRefused, SQLAlchemyError) as error:
         raise _bad_database(settings, error) from None
     finally:
         db.close()
@@ -316,18 +318,14 @@ def open_database(settings: MasterSettings, services: Services) -> None:
         first_start(services)
     except KeyFileError as error:
         raise CannotStart(str(error)) from None
-    except (MigrationRefused, SQLAlchemyError) as error:
+    except (DatabaseRefused, SQLAlchemyError) as error:
         raise _bad_database(settings, error) from None
 
 
 def _bad_database(settings: MasterSettings, error: Exception) -> CannotStart:
-    shown = make_url(settings.database_url).render_as_string(hide_password=True)
-    if isinstance(error, MigrationRefused):  # by a migration; or it is a newer master's database
-        return CannotStart(f"database_url = {shown}: {error}")
-    reason = str(error).splitlines()[0]
-    return CannotStart(
-        f"database_url = {shown}: {reason}; see whether that database runs and may be written"
-    )
+    """Both say why and the way out, and show no password."""
+    reason = in_words(error) if isinstance(error, SQLAlchemyError) else str(error)
+    return CannotStart(f"database_url = {shown(settings.database_url)}: {reason}")
 
 
 def open_storage(url: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from spothop_master.store import dialects
 from spothop_master.store.db import Database
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -26,20 +27,26 @@ def fill(db: Database, rows: Rows) -> None:
             for row in several:
                 made = {c.name: _made_up(c) for c in tables[name].columns if not c.nullable}
                 connection.execute(tables[name].insert().values({**made, **row}))
+        dialects.count_on(connection, [tables[name] for name in rows])
 
 
 def contents(db: Database) -> Rows:
-    """Every row of every table but Alembic's own."""
+    """Every row of every table but Alembic's own, with times as SQLite keeps them."""
     with db.engine.connect() as connection:
         tables = _tables(connection)
         return {
             name: [
-                dict(row._mapping)
+                {column: _naive(value) for column, value in row._mapping.items()}
                 for row in connection.execute(table.select().order_by(*table.primary_key))
             ]
             for name, table in sorted(tables.items())
             if name != "alembic_version"
         }
+
+
+def _naive(value: object) -> object:
+    aware = isinstance(value, datetime) and value.tzinfo is not None
+    return value.astimezone(timezone.utc).replace(tzinfo=None) if aware else value  # type: ignore[attr-defined]
 
 
 def revision(db: Database) -> str:

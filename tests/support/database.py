@@ -106,13 +106,18 @@ def share_compiled(db: Database) -> None:
     db.engine.pool._dialect = dialect
 
 
-def close_all() -> None:
-    """Closing one twice is harmless. One that is not closed warns since Python 3.13: when it is
-    collected, in whatever test runs then."""
+def made() -> frozenset[Path]:
+    """The databases of PostgreSQL that there are: those of a module, at the start of a test."""
+    return frozenset(_urls)
+
+
+def close_all(*, but: frozenset[Path] = frozenset()) -> None:
+    """Those of a test; `but` are of its module. Closing one twice is harmless. One that is not
+    closed warns since Python 3.13: when it is collected, in whatever test runs then."""
     while _opened:
         _opened.pop().close()
-    while _urls:
-        postgres.server().drop(_urls.popitem()[1])
+    for path in _urls.keys() - but:
+        postgres.server().drop(_urls.pop(path))
     _kind[0] = _otherwise[0]
 
 

@@ -30,6 +30,8 @@ USERS = ("postgres", "nobody")
 """Who may run it for root, the first that there is."""
 
 ROLE = "spothop"
+GUARDED = "guarded"
+"""A role that must give its password; all others are let in without."""
 
 _FAST = {
     "listen_addresses": "",
@@ -66,6 +68,16 @@ class Postgres:
         self._initdb()
         self.start()
 
+    @classmethod
+    def new(cls) -> Postgres:
+        """Another one, which the test may stop, and closes. Skips the test where PostgreSQL is not
+        installed."""
+        where = programs()
+        if where is None:
+            missing("PostgreSQL", hint="install its server, on Debian the package postgresql")
+        assert where is not None
+        return cls(where)
+
     def _initdb(self) -> None:
         order = [self.programs / "initdb", "-D", self.folder / "data", "-U", ROLE, "-A", "trust"]
         order += ["-E", "UTF8", "--locale-provider=libc", "--locale=C.UTF-8", "--no-sync"]
@@ -73,6 +85,8 @@ class Postgres:
             order, capture_output=True, text=True, check=False, cwd="/", **self._as
         )
         assert done.returncode == 0, done.stderr
+        access = self.folder / "data" / "pg_hba.conf"
+        access.write_text(f"local all {GUARDED} scram-sha-256\n{access.read_text()}")
 
     def start(self) -> None:
         """Start it, again or for the first time, and wait until it answers."""
@@ -141,7 +155,7 @@ class Postgres:
 
     def _copy_of(self, template: str) -> str:
         name = f"t{uuid.uuid4().hex}"
-        # By files: a checkpoint costs nothing where nothing is synced, and pages through the log do.
+        # By files: where nothing is synced a checkpoint costs less than pages through the log.
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
 
@@ -189,13 +203,9 @@ _server: list[Postgres] = []
 
 def server() -> Postgres:
     """That of this process. Skips the test where PostgreSQL is not installed."""
-    where = programs()
-    if where is None:
-        missing("PostgreSQL", hint="install its server, on Debian the package postgresql")
-    assert where is not None
     with _lock:
         if not _server:
-            _server.append(Postgres(where))
+            _server.append(Postgres.new())
         return _server[0]
 
 

@@ -122,7 +122,7 @@ def test_two_writers_do_not_lose_each_others_work(db: Database) -> None:
     def add() -> None:
         for _ in range(20):
             with db.begin() as session:
-                session.get_one(Job, "j1").refusals += 1
+                leases.lock(session, "j1").refusals += 1
 
     threads = [threading.Thread(target=add) for _ in range(3)]
     for thread in threads:

@@ -10,7 +10,7 @@ from spothop.wire import QuotaView, Used
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import quotas
+from spothop_master.store import dialects, quotas
 from spothop_master.store.schema import User
 
 
@@ -22,6 +22,7 @@ def refuse_job(services: Services, session: Session, user: Principal, spec: JobS
         raise _over(mine, "vms", "nodes", f"{spec.nodes} VMs at once", f"{vms}", "ask for fewer")
     if jobs is None:
         return
+    dialects.alone(session, f"jobs of user {user.user_id}")  # two submits are counted in turn
     count = quotas.jobs_by_owner(session, [user.user_id]).get(user.user_id, 0)
     if count >= jobs:
         hint = "wait until one has ended, or end one with `spothop cancel`"

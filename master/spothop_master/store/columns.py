@@ -37,7 +37,9 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        return value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        if value.tzinfo is None:
+            return value.replace(tzinfo=timezone.utc)
+        return value.astimezone(timezone.utc)  # PostgreSQL gives it in the session's time zone
 
 
 def one_of(column: str, values: Iterable[Enum | str]) -> CheckConstraint:

@@ -15,22 +15,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from spothop_master.clock import utc_now
 from spothop_master.keys import Keys
 from spothop_master.store import changes, dialects, feed, migrating, sealing, summaries
 
-BUSY_S = 5
-
 CONNECTIONS, KEPT = 80, 5
 """More than there are threads that ask (40 of the server's, 12 of the agents', and those of the
 loops and clouds), so that nobody waits for one that somebody slow holds; and so many stay open."""
-
-_INCREMENTAL = 2
-"""SQLite's number for the mode in which free pages can be given back."""
-
 
 Listener: TypeAlias = Callable[[frozenset[str]], None]
 
@@ -80,37 +73,23 @@ class Turns:
 
 class Database:
     """One engine; `url` is any of SQLAlchemy's for SQLite (a file) or PostgreSQL. `keys` are what
-    secrets in it are encrypted with; without them none can be written or read."""
+    secrets in it are encrypted with; without them none can be written or read. Raises
+    `DatabaseRefused`."""
 
     def __init__(self, url: str, keys: Keys | None = None) -> None:
-        parsed = sa.make_url(url)
-        self.single_master = parsed.get_backend_name() == "sqlite"
+        self.engine = dialects.engine(url, kept=KEPT, most=CONNECTIONS)
+        self.single_master = dialects.is_sqlite(self.engine)
         """Nobody else runs a master on this database."""
         self.master_id = str(uuid.uuid4())
         """Of this process among all that use the database."""
         self.clock: Callable[[], datetime] | None = utc_now if self.single_master else None
         """What `now` asks; None: the database's server."""
-        if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        # A failed statement is logged; its values hold what users keep secret.
-        self.engine = sa.create_engine(
-            parsed,
-            hide_parameters=True,
-            pool_size=KEPT,
-            max_overflow=CONNECTIONS - KEPT,
-            connect_args={} if self.single_master else dialects.CONNECT,
-        )
         self._info = {sealing.KEYS: keys}
-        self._writes = self.engine
+        self._writes = dialects.writer(self.engine)
         self._lock = threading.Lock()
         self._listeners: list[tuple[Callable[[Session], frozenset[str]], Listener]] = []
-        self._turns: Turns | None = None
-        if self.single_master:
-            # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
-            self._turns = Turns()
-            sa.event.listen(self.engine, "connect", _configure_sqlite)
-            sa.event.listen(self.engine, "begin", _begin_sqlite)
-            self._writes = self.engine.execution_options(spothop_begin="BEGIN IMMEDIATE")
+        # SQLite's own busy wait is not fair: under load a writer starves until BUSY_S is over.
+        self._turns = Turns() if self.single_master else None
 
     @contextmanager
     def begin(self, *, urgent: bool = False) -> Iterator[Session]:
@@ -169,6 +148,7 @@ class Database:
         a newer master or of another program.
         """
         target = migrating.newest_revision() if revision == "head" else revision
+        dialects.check(self.engine)
         with self._lock:
             migrating.migrate(self._writes, target)
 
@@ -186,28 +166,19 @@ class Database:
     def can_shrink(self) -> bool:
         """SQLite's file has free pages that `shrink` gives back. Files that were made before it
         could use them for what comes, and keep their size."""
-        if not self.single_master:
-            return False  # PostgreSQL does that by itself
         with self.engine.connect() as connection:
-            free = connection.exec_driver_sql("PRAGMA freelist_count").scalar()
-            mode = connection.exec_driver_sql("PRAGMA auto_vacuum").scalar()
-        return bool(free) and mode == _INCREMENTAL
+            return dialects.can_shrink(connection)
 
     def shrink(self, pages: int) -> None:
         """Give so many free pages of SQLite's file back."""
         with self._turn(), self._writes.begin() as connection:
-            cursor = connection.connection.cursor()  # it answers a row without columns a page
-            cursor.execute(f"PRAGMA incremental_vacuum({pages:d})")
-            cursor.fetchall()
-            cursor.close()
+            dialects.shrink(connection, pages)
 
     def forget_log(self) -> None:
         """SQLite's log (WAL) holds pages as they were: empty it."""
         if self.single_master:
             with self._turn(), self.engine.connect() as connection:
-                cursor = connection.connection.cursor()  # not in a transaction
-                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                cursor.close()
+                dialects.forget_log(connection)
 
     def copies(self) -> list[Path]:
         """Files with this database as it was before its newest migrations."""
@@ -217,31 +188,7 @@ class Database:
         """What the database takes, and how much of that is free for what comes; 0 where it cannot
         say."""
         with self.engine.connect() as connection:
-            if not self.single_master:
-                query = "SELECT pg_database_size(current_database())"
-                return int(connection.exec_driver_sql(query).scalar() or 0), 0
-            page, pages, free = (
-                int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
-                for name in ("page_size", "page_count", "freelist_count")
-            )
-        return page * pages, page * free
+            return dialects.size(connection)
 
     def close(self) -> None:
         self.engine.dispose()
-
-
-def _configure_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # the driver begins nothing by itself; `_begin_sqlite` does
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
-    if cursor.execute("PRAGMA page_count").fetchone() == (0,):
-        # only a new file listens, but any other would be locked for it
-        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA foreign_keys=ON")
-    cursor.close()
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    how = connection.get_execution_options().get("spothop_begin", "BEGIN")
-    connection.exec_driver_sql(how)

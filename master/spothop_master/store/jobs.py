@@ -13,7 +13,7 @@ from spothop.jobspec import JobSpec, StorageSection
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
-from spothop_master.store import sealing, transitions
+from spothop_master.store import leases, sealing, transitions
 from spothop_master.store.schema import Attempt, Event, Job, VmRow
 
 _EVENT_OF_END = {
@@ -90,7 +90,7 @@ def want(
 
     Raises LookupError (no such job), JobIsOver.
     """
-    job = session.get(Job, job_id)
+    job = session.get(Job, job_id, with_for_update=True, populate_existing=True)
     if job is None:
         raise LookupError(f"no job {job_id!r}")
     hurries = wanted is Wanted.CANCELLED and at_once and not job.at_once
@@ -120,6 +120,7 @@ def want_all(
     """What `want` does, for many in few statements; of how many this is something new. What waits
     and has neither attempt nor VM is cancelled or paused at once: with thousands, the supervise
     loop would have to look at each."""
+    leases.lock_all(session, job_ids)
     here = [Job.id.in_(job_ids), *_changes(wanted, at_once)]
     values = {"wanted": wanted.value, "wanted_why": why}
     if at_once and wanted is Wanted.CANCELLED:

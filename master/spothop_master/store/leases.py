@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, CursorResult, or_, select, update
 from sqlalchemy.orm import Session
 
+from spothop_master.store import dialects
 from spothop_master.store.schema import Job, VmRow
 
 TTL = timedelta(seconds=15)
@@ -51,14 +52,14 @@ def lock(session: Session, job_id: str) -> Job:
 
 def lock_all(session: Session, job_ids: Sequence[str]) -> None:
     """The same for several jobs, always in one order; their rows are not loaded."""
-    if session.get_bind().dialect.name != "sqlite":
+    if dialects.locks_rows(session):
         locked = select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.id).with_for_update()
         session.execute(locked).all()
 
 
 def lock_those_of(session: Session, vm_ids: Sequence[str]) -> None:
     """The jobs of these VMs, as `lock_all` does."""
-    if session.get_bind().dialect.name != "sqlite":
+    if dialects.locks_rows(session):
         jobs = select(VmRow.job_id).where(VmRow.id.in_(vm_ids))
         locked = select(Job.id).where(Job.id.in_(jobs)).order_by(Job.id).with_for_update()
         session.execute(locked).all()

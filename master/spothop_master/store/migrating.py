@@ -33,6 +33,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from spothop.figures import size as size_text
+from spothop_master.store.dialects import DatabaseRefused, is_sqlite
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ _OURS = "vms"
 """A table that every revision has."""
 
 
-class MigrationRefused(Exception):
+class MigrationRefused(DatabaseRefused):
     """Nothing was changed; the message says why, and the way out."""
 
 
@@ -116,7 +117,7 @@ def migrate(
 def file_of(engine: sa.Engine) -> Path | None:
     """Of a SQLite database that is in a file."""
     name = engine.url.database
-    if engine.dialect.name != "sqlite" or not name or name == ":memory:":
+    if not is_sqlite(engine) or not name or name == ":memory:":
         return None
     return Path(name).absolute()
 
@@ -144,7 +145,7 @@ def _run(engine: sa.Engine, way: str, before: str | None, target: str) -> None:
             getattr(command, way)(config, target)
         except CommandError as error:
             raise MigrationRefused(str(error)) from error
-        if engine.dialect.name == "sqlite":
+        if is_sqlite(engine):
             _check_foreign_keys(connection)
 
 
@@ -159,7 +160,7 @@ def _locked(engine: sa.Engine, patience_s: float) -> Iterator[None]:
         with path.with_name(f"{path.name}.migrating").open("a") as file:
             _wait(lambda: _lock_file(file.fileno()), patience_s)
             yield
-    elif engine.dialect.name == "postgresql":
+    elif not is_sqlite(engine):
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             lock = sa.func.pg_try_advisory_lock(_ADVISORY_LOCK)
             _wait(lambda: bool(connection.scalar(sa.select(lock))), patience_s)
@@ -199,7 +200,7 @@ def _wait(is_mine: Callable[[], bool], patience_s: float) -> None:
 @contextmanager
 def _unguarded(connection: sa.Connection) -> Iterator[None]:
     """Without foreign keys. The switch does nothing inside a transaction."""
-    if connection.dialect.name != "sqlite":
+    if not is_sqlite(connection):
         yield
         return
     _foreign_keys(connection, "OFF")

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, case, event, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from spothop.wire import Pool, SaveKind
+from spothop_master.store import dialects
 from spothop_master.store.schema import (
     REGION,
     SUMMED_BY_JOB,
@@ -130,8 +130,7 @@ def add_saves(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
         sums[row["job_id"], row["kind"], row["censored"]].append(row["value"])
     connection = session.connection()
     connection.execute(insert(Observation), [*rows])
-    of_dialect = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = of_dialect(JobSum)
+    statement = dialects.insert(connection, JobSum)
     later = {
         "count": JobSum.count + statement.excluded.count,
         "total": JobSum.total + statement.excluded.total,
@@ -178,7 +177,6 @@ def _add_to(
 ) -> None:
     """One statement: on PostgreSQL another transaction may make the same row at the same moment.
     `more`: a column's first value, and its later one."""
-    of_dialect = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     first = {
         **key,
         "count": 1,
@@ -190,7 +188,7 @@ def _add_to(
         "total": model.total + row.value,
         **{name: each[1] for name, each in more.items()},
     }
-    statement = of_dialect(model).values(first)
+    statement = dialects.insert(connection, model).values(first)
     connection.execute(statement.on_conflict_do_update(index_elements=[*key], set_=later))
 
 

@@ -26,7 +26,6 @@ import copy
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -36,6 +35,7 @@ from sqlalchemy.orm import Session
 
 from spothop import storageoptions
 from spothop_master.keys import KeyFileError, Keys
+from spothop_master.store import dialects
 from spothop_master.store.schema import Job, SealingKey
 
 KEYS = "spothop_keys"
@@ -111,7 +111,7 @@ def renew(session: Session, after: str = "") -> tuple[int, str | None]:
             continue
         values.append({"which": row.id, "shown": spec, "secret": sealed})
     if values:
-        with _overwritten(session):
+        with dialects.overwritten(session):
             session.connection().execute(_RENEW, values)
     if len(found) == _AT_ONCE:
         return len(values), found[-1].id
@@ -125,20 +125,6 @@ def forget(session: Session, key_id: str) -> list[str]:
     session.execute(delete(SealingKey).where(SealingKey.id == key_id))
     mine = Job.sealed.like(f"{_FORM}.{key_id}.%")
     return list(session.scalars(select(Job.id).where(mine).order_by(Job.id)))
-
-
-@contextmanager
-def _overwritten(session: Session) -> Iterator[None]:
-    """SQLite writes zeros over what stood there before, instead of leaving it in its file."""
-    connection = session.connection()
-    if connection.dialect.name != "sqlite":
-        yield
-        return
-    connection.exec_driver_sql("PRAGMA secure_delete = ON").close()
-    try:
-        yield
-    finally:
-        connection.exec_driver_sql("PRAGMA secure_delete = OFF").close()
 
 
 def _keys(session: Session) -> Keys:
