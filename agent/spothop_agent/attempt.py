@@ -221,6 +221,7 @@ class Attempt:
             backups.resume.ask,
             self._restarted,
             self._watch.heard,
+            self._stopping.heard,
         )
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)

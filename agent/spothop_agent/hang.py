@@ -9,7 +9,8 @@ one that makes no step at all cannot be told from one that hangs. The first step
 compile, and of which nobody knows yet how long it takes, has `FIRST_S`. An evaluation of a quarter
 of an hour looks like a hang, and would do so in each attempt: so each hang in a row doubles
 `AT_LEAST_S` for the next attempt, up to `DOUBLINGS` times. Who names a `hang_after` in the
-job file means every silence from the start of the process on. After `done()` nobody waits.
+job file means every silence from the start of the process on. After `done()` the work is done:
+who does not end then has `FIRST_S` (or `hang_after`), and is ended; the job has succeeded.
 
 What does not work: to measure by the clock alone. A VM that was frozen (a live migration) wakes up
 to a long silence that nobody kept: time in which we did not look ourselves is not counted.
@@ -69,10 +70,12 @@ class Hang:
     @property
     def limit_s(self) -> float | None:
         """The silence that is a hang; None: there is none now."""
-        if self.after_s == 0 or self.done:
+        if self.after_s == 0:
             return None
         if self.after_s is not None:
             return self.after_s
+        if self.done:
+            return FIRST_S
         if not self.began:
             return None
         doubled_s = AT_LEAST_S * 2.0 ** min(self.hangs, DOUBLINGS)
@@ -87,6 +90,8 @@ class Hang:
         silent_s, limit_s = now - self.heard_at, self.limit_s
         if limit_s is None or silent_s < limit_s:
             return None
+        if self.done:
+            return f"the script has not ended {duration(silent_s)} after done(): it is ended now"
         return (
             f"no step, phase or save for {duration(silent_s)}; if that is as it should be,"
             " set hang_after in the job file"

@@ -30,7 +30,8 @@ class Trainer:
     """One per attempt. `on_backup` is called when a backup is in the outbox, `on_resume` with the
     question of a process that wants the newest save in its place and whether another one trains,
     `on_restart` when the script was started again inside the attempt, with the moment. `on_sign`
-    with the kind of each message, when it is dealt with."""
+    with the kind of each message, when it is dealt with. `on_stopping` when a process has heard a
+    stop, with the seconds for which it lets the save that was asked for before it be made."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Trainer:
         on_resume: Callable[[str, bool], object],
         on_restart: Callable[[float], object] = lambda at: None,
         on_sign: Callable[[str], object] = lambda kind: None,
+        on_stopping: Callable[[float], object] = lambda wait_s: None,
     ) -> None:
         self._context = context
         self._saves = saves
@@ -47,6 +49,7 @@ class Trainer:
         self._on_resume = on_resume
         self._on_restart = on_restart
         self._on_sign = on_sign
+        self._on_stopping = on_stopping
         self._processes = dict(context.state.processes)
         self._training = list(context.state.training)
         self._stepped = False
@@ -61,6 +64,7 @@ class Trainer:
             "trains": lambda message: None,
             "backup": lambda message: self._on_backup(),
             "resume": self._resume,
+            "stopping": lambda message: self._on_stopping(float(message["wait_s"])),
             "done": lambda message: self._context.note(f"done at step {message['step']}"),
         }
         saves.ranks = set(self._training)

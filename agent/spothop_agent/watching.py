@@ -30,7 +30,11 @@ class Watch:
         # An agent that is started again hears neither the hello nor the first step.
         trained = bool(state.training)
         self._hang = Hang(
-            after_s=assignment.hang_after_s, heard_at=now, hangs=assignment.hangs, began=trained
+            after_s=assignment.hang_after_s,
+            heard_at=now,
+            hangs=assignment.hangs,
+            began=trained,
+            done=context.paths.done.exists(),
         )
         self._protection = Protection(
             after_s=assignment.unprotected_after_s,
@@ -68,7 +72,10 @@ class Watch:
         self._look_for_protection(trouble)
         if reason is not None:
             self._context.state_file.set(hung=True)
-            self._context.tell_user(f"the script hangs: {reason}", level="error")
+            if self._hang.done:
+                self._context.tell_user(reason, level="warning")
+            else:
+                self._context.tell_user(f"the script hangs: {reason}", level="error")
             self._on_hang(reason)
 
     def _look_for_protection(self, trouble: tuple[float | None, str]) -> None:

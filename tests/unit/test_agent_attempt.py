@@ -292,6 +292,63 @@ def test_a_stop_that_is_not_heard_becomes_sigterm_and_then_sigkill(tmp_path: Pat
     play(scenario)
 
 
+@pytest.mark.parametrize(("wait_s", "most_s"), [(90.0, 90.0), (1e9, 600.0)])
+def test_a_script_that_checks_rarely_is_given_what_it_says(
+    tmp_path: Path, wait_s: float, most_s: float
+) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.process.dies_of = {signal.SIGTERM}
+        run.attempt.stop("paused", save=True)
+        await asyncio.sleep(1.0)
+        heard = run.context.now()
+        run.process.say("stopping", wait_s=wait_s)
+        await until(lambda: run.process.ended is not None)
+        ((at, _),) = run.process.signals
+        assert at - heard == pytest.approx(most_s + STOP_S, abs=2.0)
+        await run.over()
+        (told,) = [m for m in run.reports(MessageReport) if "without one" in m.text]
+        assert told.level == "warning"
+
+    play(scenario)
+
+
+def test_who_asks_again_without_a_save_ends_the_wait_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        run.process.dies_of = {signal.SIGTERM}
+        run.attempt.stop("cancelled", save=True)
+        await asyncio.sleep(1.0)
+        run.process.say("stopping", wait_s=500.0)
+        await asyncio.sleep(30.0)
+        asked = run.context.now()
+        run.attempt.stop("cancelled", save=False)
+        run.attempt.stop("cancelled", save=False)
+        await until(lambda: run.process.ended is not None)
+        ((at, _),) = run.process.signals
+        assert at - asked == pytest.approx(STOP_S, abs=2.0)
+        await run.over()
+
+    play(scenario)
+
+
+def test_a_script_that_hangs_after_done_is_ended_and_has_succeeded(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path, hang_after_s=120.0).training(step=10)
+        run.process.dies_of = {signal.SIGTERM}
+        run.context.paths.done.touch()
+        run.process.say("done", step=10)
+        await asyncio.sleep(110.0)
+        assert run.process.signals == []
+        await until(lambda: run.process.ended is not None)
+        await run.over()
+        (exited,) = run.reports(ExitedReport)
+        assert (exited.done, exited.hang) == (True, True)
+        assert "after done(): it is ended now" in exited.message
+
+    play(scenario)
+
+
 def test_a_stop_that_ends_with_a_save_gives_it_its_time(tmp_path: Path) -> None:
     """Cut short it would be work lost, and the wait for it as well."""
 

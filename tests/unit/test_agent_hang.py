@@ -91,10 +91,14 @@ def test_what_the_job_file_says_holds_from_the_start_of_the_process_on() -> None
     assert judged(Hang(after_s=0, heard_at=0.0, began=True, stepped=True), 0.0, 9000.0) is None
 
 
-def test_after_done_nobody_waits_for_a_step() -> None:
+def test_after_done_it_only_has_to_end() -> None:
     hang = Hang(after_s=5.0, heard_at=0.0, began=True, stepped=True)
     hang.heard(1.0, "done")
-    assert judged(hang, 1.0, 9000.0) is None
+    assert judged(hang, 1.0, 99.0) == 5.0, "as its job file says"
+    hang = Hang(after_s=None, heard_at=0.0, began=True, stepped=True, step_s=1000.0)
+    hang.heard(1.0, "done")
+    assert judged(hang, 1.0, 9000.0) == FIRST_S
+    assert judged(Hang(after_s=0, heard_at=0.0, done=True), 0.0, 9000.0) is None
 
 
 def test_a_vm_that_was_frozen_has_kept_no_silence() -> None:

@@ -37,6 +37,13 @@ def at(seconds: float) -> datetime:
         ({"code": 0, "done": True, "uncommitted": 1}, False, None, EndReason.INFRASTRUCTURE),
         ({"code": 0, "done": True, "outputs_lost": "why"}, False, None, EndReason.INFRASTRUCTURE),
         ({"code": 0, "done": True}, False, EndReason.CANCELLED, EndReason.SUCCEEDED),
+        ({"signal": 15, "done": True, "hang": True}, False, None, EndReason.SUCCEEDED),
+        (
+            {"signal": 15, "done": True, "hang": True, "uncommitted": 1},
+            False,
+            None,
+            EndReason.INFRASTRUCTURE,
+        ),
         ({"code": 0, "stopped": True}, False, EndReason.CANCELLED, EndReason.CANCELLED),
         ({"code": 0, "stopped": True}, True, EndReason.PAUSED, EndReason.PAUSED),
         ({"code": 0}, False, EndReason.PAUSED, EndReason.PAUSED),

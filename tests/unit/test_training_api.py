@@ -385,6 +385,39 @@ def test_a_save_asked_for_before_the_stop_comes_first_but_not_forever(vm: Vm) ->
         other.enter_step()
 
 
+@pytest.mark.parametrize(("every", "step_s", "waits"), [(10, 3.0, True), (60, 30.0, False)])
+def test_a_script_that_checks_every_n_steps_makes_its_last_save(
+    vm: Vm, capsys: pytest.CaptureFixture[str], every: int, step_s: float, waits: bool
+) -> None:
+    """The time follows the interval between its checks; 10 minutes are the most."""
+    session = vm.session()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            session.enter_step()
+            vm.clock.move(step_s)
+            session.exit_step()
+
+    for _ in range(2):
+        steps(every)
+        assert session.check_save() is False
+    vm.want("r1")
+    vm.say(t="stop", reason="paused")
+    if waits:
+        steps(every)
+        assert session.check_save() is True
+        session.backup(vm.save())
+        with pytest.raises(SystemExit):
+            session.enter_step()
+        assert "without" not in capsys.readouterr().err
+    else:
+        with pytest.raises(SystemExit):
+            steps(every)
+        assert "stopping without the save that was asked for" in capsys.readouterr().err
+    (told,) = vm.received("stopping")
+    assert told["wait_s"] == pytest.approx(min(600.0, 2 * every * step_s))
+
+
 def test_processes_with_slow_steps_come_to_the_step_that_they_save_together(vm: Vm) -> None:
     """What the replacement of a noticed VM waits for: two steps ahead, 15 s each."""
     ranks = [vm.session(rank, world=2) for rank in (0, 1)]

@@ -39,6 +39,11 @@ MAX_STEP = 2**63 - 1
 """What a database counts up to."""
 STOP_WAITS_S = 10.0
 """A stop lets a pending save request be answered first, but no longer than this..."""
+STOP_WAITS_CHECKS = 2
+"""...and than so many times what lay between the newest two checks, for scripts that check every n
+steps,..."""
+STOP_WAITS_MOST_S = 600.0
+"""...which is bounded, too..."""
 STOP_WAITS_STEPS = 3
 """...and than so many steps, where several processes have a step ahead for it: it may be slow."""
 
@@ -49,6 +54,8 @@ class Session:
     __slots__ = (
         "_beside_trainer",
         "_channel",
+        "_check_gap_s",
+        "_checked_at",
         "_checks",
         "_clock",
         "_context",
@@ -70,6 +77,7 @@ class Session:
         "_saves",
         "_stop_at",
         "_stop_reason",
+        "_stop_waits",
         "_thread",
         "_times",
         "_world",
@@ -111,6 +119,8 @@ class Session:
         self._times = StepTimes(now - age_s, now=now)
         self._requests = SaveRequests(Agreement(self._run_dir, pid), self._missed)
         self._checks = False
+        self._checked_at = now
+        self._check_gap_s = 0.0  # between the newest two checks, or what lies before the first
         self._next_report = self._next_poll = self._next_retry = self._metrics_due = now
         self._metrics = Metrics()
         self._last_id = 0
@@ -119,6 +129,7 @@ class Session:
         self._thread = 0  # that trains
         self._stop_at: float | None = None
         self._stop_reason = ""
+        self._stop_waits: float | None = None
         self._on = False
         self._quiet = quiet
         if run_dir:
@@ -193,10 +204,20 @@ class Session:
         request = self._requests.pending
         if request is not None:  # the save that was asked for before the stop comes first
             ahead = 0 if request.at_step is None else request.at_step - self.step
-            if now < self._stop_at + STOP_WAITS_S or 0 < ahead <= STOP_WAITS_STEPS:
+            if now < self._stop_at + self._stop_waits_s() or 0 < ahead <= STOP_WAITS_STEPS:
                 return
+            waited = f"no check_save() for {now - self._checked_at:.0f} s"
+            warn(f"stopping without the save that was asked for: {waited}")
         warn(f"stopping at step {self.step}: {self._stop_reason}")
         raise SystemExit(0)
+
+    def _stop_waits_s(self) -> float:
+        """From a stop until a pending save is given up; told to the agent, which waits as long."""
+        if self._stop_waits is None:
+            checks_s = STOP_WAITS_CHECKS * self._check_gap_s if self._checks else 0.0
+            self._stop_waits = min(STOP_WAITS_MOST_S, max(STOP_WAITS_S, checks_s))
+            self._channel.send({"t": "stopping", "wait_s": round(self._stop_waits, 3)})
+        return self._stop_waits
 
     # --- saves ----------------------------------------------------------------------------------
 
@@ -211,6 +232,7 @@ class Session:
             if not self._checks:  # the agent knows from it that this trains, and can be asked
                 self._checks = True
                 self._channel.send({"t": "trains"})
+            self._check_gap_s, self._checked_at = now - self._checked_at, now
             self._poll(now)
         requests = self._requests
         if requests.pending is None:  # nearly always: without a call

@@ -18,16 +18,20 @@ class Verdict:
 def of_exit(report: ExitedReport, *, noticed: bool, stop_wanted: EndReason | None) -> Verdict:
     """I8: exit code 0 after a notice is success only after `done()`, and nothing may be pending."""
     how = _how(report)
-    if report.code == 0 and report.uncommitted:
+    after_done = report.done and report.hang  # it had only to end
+    ended = report.code == 0 or after_done
+    if ended and report.uncommitted:
         return Verdict(
             reason=EndReason.INFRASTRUCTURE,
             text=f"{how}, but {report.uncommitted} accepted backups could not be committed",
         )
-    if report.code == 0 and report.outputs_lost:
+    if ended and report.outputs_lost:
         return Verdict(
             reason=EndReason.INFRASTRUCTURE,
             text=f"{how}, but its outputs could not be uploaded: {report.outputs_lost}",
         )
+    if after_done:
+        return Verdict(reason=EndReason.SUCCEEDED, text=report.message or how)
     if report.code == 0 and report.done:
         return Verdict(reason=EndReason.SUCCEEDED, text=f"{how} after done()")
     if stop_wanted is not None and (report.stopped or report.code == 0):
