@@ -1,4 +1,5 @@
-"""A user's whole way by the real `spothop` program: submit, look, preempt, download."""
+"""A user's whole way by the `spothop` program: submit, look, preempt, download. The real one, where a
+process matters: following, and what it reads or writes in the folder that it is started in."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli import spothop
+from support.cli import in_process, spothop
 from support.counter import expected_value
 from support.machine import COUNTER, STEPS, Machine
 
@@ -40,23 +41,23 @@ def test_from_submit_to_download(machine: Machine, tmp_path: Path, job_file: Pat
         line.split()[1] for line in submitted.stdout.splitlines() if line.startswith("submitted ")
     )
     machine.reaches(job, 5)
-    listed = json.loads(spothop(machine, "jobs", "--json").stdout)
+    listed = json.loads(in_process(machine, "jobs", "--json").stdout)
     assert next(view for view in listed if view["id"] == job)["state"] == "running"
-    preempted = spothop(machine, "preempt", job)
+    preempted = in_process(machine, "preempt", job)
     assert preempted.returncode == 0, preempted.stderr
     step = machine.ends(job).step
     assert step is not None
 
-    shown = json.loads(spothop(machine, "show", job, "--json").stdout)
+    shown = json.loads(in_process(machine, "show", job, "--json").stdout)
     assert [a["reason"] for a in shown["attempts"]] == ["preempted", "succeeded"]
-    for_people = spothop(machine, "show", job).stdout
+    for_people = in_process(machine, "show", job).stdout
     assert "succeeded" in for_people
     assert f"done at step {step}" in for_people
-    log = spothop(machine, "logs", job).stdout
+    log = in_process(machine, "logs", job).stdout
     assert f"done at step {step}, value {expected_value(step)}" in log
-    followed = spothop(machine, "logs", job, "-f", "--attempt", "1").stdout
+    followed = in_process(machine, "logs", job, "-f", "--attempt", "1").stdout
     assert "step 1 value" in followed
-    events = spothop(machine, "events", job, "--json").stdout.splitlines()
+    events = in_process(machine, "events", job, "--json").stdout.splitlines()
     assert {"notice", "committed"} <= {json.loads(line)["kind"] for line in events}
 
     downloaded = spothop(machine, "download", job, cwd=tmp_path)
@@ -89,11 +90,11 @@ def test_a_job_that_fails_ends_the_following_with_status_1(
 ) -> None:
     text = "name: broken\nrun: echo the reason; exit 3\nretries: {user: 0}\n"
     job_file.write_text(text, encoding="utf-8")
-    followed = spothop(machine, "submit", job_file, "--yes")
+    followed = in_process(machine, "submit", job_file, "--yes")
     assert followed.returncode == 1
     assert "the reason" in followed.stdout
     assert "exited with code 3" in followed.stderr
-    shown = spothop(machine, "show", "broken")
+    shown = in_process(machine, "show", "broken")
     assert "failed" in shown.stdout
     assert "the reason" in shown.stdout
 
@@ -101,10 +102,10 @@ def test_a_job_that_fails_ends_the_following_with_status_1(
 def test_cancel_by_name(machine: Machine, job_file: Path) -> None:
     text = JOB_FILE.format(steps=10_000).replace("by-hand", "endless")
     job_file.write_text(text, encoding="utf-8")
-    made = spothop(machine, "submit", job_file, "--yes", "-d", "--json")
+    made = in_process(machine, "submit", job_file, "--yes", "-d", "--json")
     job = json.loads(made.stdout)["id"]
     machine.reaches(job, 1)
-    cancelled = spothop(machine, "cancel", "endless")
+    cancelled = in_process(machine, "cancel", "endless")
     assert cancelled.returncode == 0, cancelled.stderr
     machine.ends(job, "cancelled")
-    assert spothop(machine, "cancel", job).returncode == 0  # again: harmless
+    assert in_process(machine, "cancel", job).returncode == 0  # again: harmless

@@ -86,6 +86,7 @@ def test_the_demo_keeps_its_promises(
     assert report["steps_recomputed_noticed"] == 0
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
     with demo(folder, "--steps", "1000", "--train", SMALL) as process:
         assert process.stdout is not None

@@ -57,6 +57,7 @@ def test_an_injection_survives_a_killed_master(new_machine: NewMachine) -> None:
     assert ended.attempts[0].reason == "preempted"
 
 
+@pytest.mark.thorough
 def test_static_saves_every_n_steps(machine: Machine) -> None:
     job = machine.counter(10**6, step_ms=10, checkpoint={"policy": "static", "static_every": 50})
     machine.wait(job, lambda j: len(insured(j)) >= 3, what="saved three times")
@@ -73,6 +74,7 @@ def insured(job: JobDetail) -> list[int]:
     return sorted(c.step for c in job.checkpoints if c.kind is SaveKind.INSURANCE)
 
 
+@pytest.mark.thorough
 def test_none_saves_only_at_the_users_own_steps(machine: Machine) -> None:
     job = machine.counter(150, step_ms=10, checkpoint={"policy": "none"})
     ended = machine.ends(job)

@@ -64,6 +64,7 @@ def test_a_notice_during_a_save_is_answered_by_that_save(machine: Machine) -> No
     assert (ended.attempts[1].restored_step or 0) >= 10
 
 
+@pytest.mark.thorough
 def test_a_notice_before_the_process_started_costs_nothing_but_the_vm(machine: Machine) -> None:
     """The first VM is taken while its `setup:` still runs."""
     job = machine.submit(
@@ -145,7 +146,8 @@ def test_a_notice_during_a_restore_leads_to_one_on_another_vm(machine: Machine) 
     assert "restored step 1" in machine.log(job, 3)
 
 
-@pytest.mark.parametrize("dialect", ["aws", pytest.param("gcp", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("dialect", ["aws", "gcp"])
 def test_a_second_notice_changes_nothing_but_the_end(
     machine: Machine, tmp_path: Path, dialect: str
 ) -> None:
@@ -242,6 +244,7 @@ def over(vm_folder: Path) -> bool:
     return bool(json.loads((vm_folder / "state.json").read_text())["state"] == "terminated")
 
 
+@pytest.mark.thorough
 def test_a_master_that_is_killed_and_back_takes_the_vm_up_again(
     new_machine: NewMachine, tmp_path: Path
 ) -> None:

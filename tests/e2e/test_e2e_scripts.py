@@ -80,6 +80,7 @@ print("all steps are done", flush=True)
     assert "all steps are done" in machine.log(job, 2)
 
 
+@pytest.mark.thorough
 def test_a_crash_at_start_is_tried_twice_and_named_by_its_exception(machine: Machine) -> None:
     job = machine.submit(files=script("raise ValueError('no such dataset')"))
     ended = machine.ends(job, "failed")
@@ -91,6 +92,7 @@ def test_a_crash_at_start_is_tried_twice_and_named_by_its_exception(machine: Mac
     assert len(machine.events(job, "wait")) == 1  # backed off before the retry
 
 
+@pytest.mark.thorough
 def test_a_setup_that_fails_is_the_users_failure(machine: Machine) -> None:
     job = machine.submit(files=script(""), setup="echo installing; false")
     ended = machine.ends(job, "failed")

@@ -60,7 +60,9 @@ def test_what_a_master_writes_is_its_users_alone(
     assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
-@pytest.mark.parametrize("asked_with", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "asked_with", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 def test_a_master_says_how_to_get_in_and_ends_when_asked(
     process: subprocess.Popen[str], tmp_path: Path, port: int, asked_with: signal.Signals
 ) -> None:

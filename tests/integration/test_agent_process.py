@@ -107,6 +107,7 @@ def test_trains_to_success_and_is_released(master: FakeMaster, vm: AgentVm, stor
     assert master.joins == 1
 
 
+@pytest.mark.thorough
 def test_waits_for_the_fence_directive(master: FakeMaster, vm: AgentVm, storage: Path) -> None:
     master.assignment = assignment(storage, fence_now=False)
     vm.start()
@@ -140,6 +141,7 @@ def test_emergency_save_at_a_notice_then_the_cloud_is_told(
     assert master.heartbeat.trainer_alive
 
 
+@pytest.mark.thorough
 def test_emergency_path_needs_no_master(
     master: FakeMaster, vm: AgentVm, storage: Path, metadata: FakeAzureMetadata
 ) -> None:
@@ -180,6 +182,7 @@ def test_one_emergency_save_however_often_the_agent_is_killed(
     assert metadata.acknowledged == ["event-1"]
 
 
+@pytest.mark.thorough
 def test_a_notice_before_the_start_saves_nothing(
     master: FakeMaster, vm: AgentVm, storage: Path, metadata: FakeAzureMetadata
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_notice_before_the_start_saves_nothing(
     assert chain(storage) == []
 
 
+@pytest.mark.thorough
 def test_insurance_follows_the_directive_and_then_its_own_clock(
     master: FakeMaster, vm: AgentVm, storage: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_insurance_follows_the_directive_and_then_its_own_clock(
     assert 40 <= first.step < second.step < third.step
 
 
+@pytest.mark.thorough
 def test_an_agent_that_is_killed_goes_on(master: FakeMaster, vm: AgentVm, storage: Path) -> None:
     master.assignment = assignment(storage, env={"STEPS": "150", "EVERY": "25", "STEP_S": "0.01"})
     agent = vm.start()
@@ -285,7 +290,7 @@ def test_a_run_without_its_master_commits_everything(
     assert sum(report.count for report in master.reports(StepsReport)) == 30
 
 
-@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize("save", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_stop(master: FakeMaster, vm: AgentVm, storage: Path, save: bool) -> None:
     master.assignment = assignment(storage, env=LONG)
     vm.start()
@@ -297,6 +302,7 @@ def test_stop(master: FakeMaster, vm: AgentVm, storage: Path, save: bool) -> Non
     assert len(master.reports(CommittedReport)) == save
 
 
+@pytest.mark.thorough
 def test_stop_of_a_process_that_hears_nothing(
     master: FakeMaster, vm: AgentVm, storage: Path
 ) -> None:
@@ -308,6 +314,7 @@ def test_stop_of_a_process_that_hears_nothing(
     assert exited == ExitedReport(signal=15, stopped=True, message="cancelled")
 
 
+@pytest.mark.thorough
 def test_failed_setup_is_the_users(master: FakeMaster, vm: AgentVm, storage: Path) -> None:
     master.assignment = assignment(storage, setup="echo installing\nfalse\necho unreached")
     vm.start()
@@ -319,6 +326,7 @@ def test_failed_setup_is_the_users(master: FakeMaster, vm: AgentVm, storage: Pat
     assert "unreached" not in master.log()
 
 
+@pytest.mark.thorough
 def test_a_fenced_attempt_ends(master: FakeMaster, vm: AgentVm, storage: Path) -> None:
     from spothop.checkpoints import Chain
     from spothop.storage import open_store
@@ -332,6 +340,7 @@ def test_a_fenced_attempt_ends(master: FakeMaster, vm: AgentVm, storage: Path) -
     assert chain(storage)[-1].fence
 
 
+@pytest.mark.thorough
 def test_a_vm_that_is_over_for_the_master_ends(
     master: FakeMaster, vm: AgentVm, storage: Path
 ) -> None:
@@ -343,6 +352,7 @@ def test_a_vm_that_is_over_for_the_master_ends(
     assert (vm.run_dir() / "exit.json").exists()
 
 
+@pytest.mark.thorough
 def test_sigterm_leaves_the_process_to_the_vm(
     master: FakeMaster, vm: AgentVm, storage: Path
 ) -> None:

@@ -72,6 +72,7 @@ def goes_on_from(interrupted: Path, folder: Path) -> Run:
     return Run(folder, GPT, attempt=1)
 
 
+@pytest.mark.thorough
 def test_a_resumed_gpt_has_bit_identical_weights(tmp_path: Path, five_steps: Path) -> None:
     whole, hopped = Run(tmp_path / "whole", GPT), goes_on_from(five_steps, tmp_path / "hopped")
     first = whole.train(f"--steps 12 {SMALL}")
@@ -96,6 +97,7 @@ def test_a_resumed_gpt_has_bit_identical_weights(tmp_path: Path, five_steps: Pat
     assert one == other
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_text_is_a_clear_error(tmp_path: Path, five_steps: Path) -> None:
     run = goes_on_from(five_steps, tmp_path / "run")
     other = run.train(f"--steps 6 {SMALL} --corpus-mb 0.1")
