@@ -480,9 +480,12 @@ def first_start(services: Services) -> None:
 
 def open_keys(db: Database, keys: Keys) -> None:
     """Read or make the key file, and encrypt what an earlier release, or an older key, has written.
-    Raises `KeyFileError`."""
+    A rotation that was interrupted is finished. Raises `KeyFileError`."""
     keys.open(keys_in_use(db))
     encrypt_with_newest(db)
+    if keys.rotating and {*keys_in_use(db)} <= {keys.newest_id}:
+        keys.keep_newest()
+        log.info("the rotation of the master key is finished: the older keys are gone")
 
 
 def _set_clock(services: Services) -> None:

@@ -39,6 +39,9 @@ _HEADER = """\
 # spothop's master key. Keep a copy of this file, apart from those of the database: what is made
 # with it is lost without it. docs/security.md says more.
 """
+_ROTATING = """\
+# A rotation is under way: once all is encrypted with the first key, the others go.
+"""
 
 
 class KeyFileError(Exception):
@@ -90,9 +93,17 @@ class Keys:
     def add(self) -> str:
         """A new first key, in the file too; its id. Raises `KeyFileError`."""
         masters = [secrets.token_bytes(SIZE), *self._masters]
-        _write(self.path, masters)
+        _write(self.path, masters, header=_HEADER + _ROTATING)
         self._masters = masters
         return self.ids[0]
+
+    @property
+    def rotating(self) -> bool:
+        """`add` has written this file, and nobody has said since that the others may go."""
+        try:
+            return _ROTATING in self.path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            return False
 
     def keep_newest(self) -> None:
         """Nothing is encrypted with the others any more: they go. Raises `KeyFileError`."""
@@ -179,10 +190,12 @@ def _made(path: Path) -> list[bytes] | None:
     return masters
 
 
-def _write(path: Path, masters: Sequence[bytes], *, new: bool = False) -> None:
+def _write(
+    path: Path, masters: Sequence[bytes], *, new: bool = False, header: str = _HEADER
+) -> None:
     lines = "".join(f"{base64.b64encode(master).decode()}\n" for master in masters)
     try:
-        home.publish(path, _HEADER + lines, mode=0o600, new=new)
+        home.publish(path, header + lines, mode=0o600, new=new)
     except FileExistsError:
         raise
     except OSError as error:

@@ -98,3 +98,17 @@ def test_who_gave_up_is_not_asked_for_and_holds_up_nobody(
     answerer.gate.set()
     assert other.result(PATIENCE_S) == 16
     assert answerer.asked == [[1000], [4]]
+
+
+def test_without_a_new_thread_whoever_asks_answers(
+    answerer: Answerer, together: Together[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else all who ask later would wait for a thread that there is not."""
+
+    def refuse(work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(together._thread, "submit", refuse)
+        assert together.ask(3).result(PATIENCE_S) == 9
+    assert together.ask(4).result(PATIENCE_S) == 16

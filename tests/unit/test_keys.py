@@ -159,3 +159,28 @@ def test_a_master_does_not_start_with_a_key_file_that_it_cannot_use(tmp_path: Pa
     program.open_database(settings, services)
     assert services.keys.ids == [key_id(TWO)]
     services.db.close()
+
+
+def start(settings: MasterSettings) -> None:
+    """As far as its keys, and to its end."""
+    services = create_app(settings, {}).state.services
+    program.open_database(settings, services)
+    services.db.close()
+
+
+def test_a_rotation_that_was_interrupted_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    settings = MasterSettings(home=tmp_path)
+    start(settings)
+    keys = opened(settings.key_file)
+    [before] = keys.ids
+    new = keys.add()  # and then the program was killed
+    assert opened(settings.key_file).ids == [new, before]
+    start(settings)
+    assert opened(settings.key_file).ids == [new]
+
+
+def test_lines_that_people_add_stay_until_they_delete_them(tmp_path: Path) -> None:
+    settings = MasterSettings(home=tmp_path)
+    write(settings.key_file, ONE, TWO)
+    start(settings)
+    assert opened(settings.key_file).ids == [key_id(ONE), key_id(TWO)]

@@ -54,7 +54,10 @@ class Together(Generic[Q, A]):
             self._waiting.append(asked)
             begin, self._busy = not self._busy, True
         if begin:
-            self._thread.submit(self._work)
+            try:
+                self._thread.submit(self._work)
+            except RuntimeError:  # no new thread: whoever asks does it, for others wait for it, too
+                self._work()
         return asked.answer
 
     def close(self) -> None:
