@@ -221,7 +221,7 @@ def make_services(
     heartbeats, directives, sessions = Heartbeats(clock()), directive_cache(settings), Sessions(db)
     watcher = watcher_of(settings, clouds, clock=clock, executor=executor)
     attention: dict[str, str] = {}
-    zips = AgentZips(settings.home / "agents")
+    zips = AgentZips(settings.files / "agents")
     supervisor = Supervisor(
         db,
         clouds,
@@ -283,7 +283,7 @@ def make_services(
         supervisor=supervisor,
         elected=elected,
         others=others,
-        bundles=Bundles(settings.home / "bundles", limit=settings.max_bundle_bytes),
+        bundles=Bundles(settings.files / "bundles", limit=settings.max_bundle_bytes),
         ca=ca,
         agent_zips=zips,
         logs=logs,
@@ -338,7 +338,7 @@ def pace_of(settings: MasterSettings, now: datetime) -> Pace:
 
 def logs_of(settings: MasterSettings, notifier: Notifier) -> Logs:
     told = partial(_one, notifier, News.LOG)
-    return Logs(settings.home / "logs", limit=settings.max_log_bytes, on_append=told)
+    return Logs(settings.files / "logs", limit=settings.max_log_bytes, on_append=told)
 
 
 def watcher_of(

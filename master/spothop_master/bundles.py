@@ -1,4 +1,4 @@
-"""Code bundles: content-addressed files `<home>/bundles/<sha256>`.
+"""Code bundles: content-addressed files `bundles/<sha256>`.
 
 Published atomically: written aside under a name of its own, verified, synced, renamed. A name that
 exists is complete, and two uploads of one bundle at the same time are harmless.

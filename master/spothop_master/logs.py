@@ -1,10 +1,13 @@
-"""Logs of places: files `<home>/logs/<job>/<attempt>-<node>.log`, written and read by byte offset.
+"""Logs of places: files `logs/<job>/<attempt>-<node>.log`, written and read by byte offset.
 
 Node 0 goes on in `<attempt>.log` where there is one: the release before knew one VM an attempt.
 
 The agent sends chunks with the offset at which they begin. A chunk that begins beyond the end
 leaves a gap and is refused (the answer is the expected offset); one that was written before is
 skipped, so that resending is harmless.
+
+Several masters may have the same folder: whoever appends holds a lock on the file (flock(2)). It is
+not waited for, as a master that is stopped would hold it on: the agent sends the chunk again.
 
 A log that is longer than its limit loses its beginning: that is given back to the disk as a hole
 (fallocate(2)), so that all offsets stay what they were. Whoever reads there gets one line that says
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import threading
@@ -72,7 +76,7 @@ class Logs:
     ) -> int:
         """Write what is new of a chunk; the offset at which the next one has to begin. The log may
         have `most` bytes, where that is less than the limit of all and the file system can give
-        its beginning back. Raises LogFull."""
+        its beginning back. Raises LogFull; and OSError, when another master writes it now."""
         limit = self._limit if most is None else min(most, self._limit)
         path = self._path(job, attempt, node)
         with self._lock:
@@ -83,6 +87,10 @@ class Logs:
             new = data[size - offset :]
             if new:
                 with path.open("ab") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if (size := os.fstat(file.fileno()).st_size) < offset:
+                        return size
+                    new = data[size - offset :]
                     fits = _trim(file.fileno(), limit - len(new))
                     if not fits and size + len(new) > self._limit:
                         raise LogFull(f"the log has {size} bytes; {self._limit} are the most")

@@ -242,6 +242,7 @@ def run(settings: MasterSettings) -> None:
                 "gcp": settings.gcp_cloud,
                 "azure": settings.azure_cloud,
             },
+            hidden=(settings.files,),
             catalogue=read_catalogue(settings.catalog),
         )
         serving.warn_unreachable(settings, clouds)

@@ -109,6 +109,9 @@ class MasterSettings(BaseModel):
     key_file: Path = Path()
     """The master key (`keys`); `<home>/master.key`, made at the first start, by default. Masters
     that share a database are given the same file."""
+    files: Path = Path()
+    """Folder of code bundles, logs and the agent's files; the home by default. Several masters are
+    given one that all of them see, such as a network disk (docs/several_masters.md)."""
     storage_url: str = ""
     """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
     storage_roots: tuple[Path, ...] = ()
@@ -231,6 +234,13 @@ class MasterSettings(BaseModel):
         """Launches and terminations under way at this cloud at the same time."""
         return self.cloud_calls.get(cloud, otherwise)
 
+    @field_validator("files", mode="before")
+    @classmethod
+    def _folder(cls, value: Any) -> Any:
+        if "://" in str(value):
+            raise ValueError("it is a folder that all masters see; a bucket cannot hold logs")
+        return value
+
     @field_validator("clouds", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
@@ -268,6 +278,7 @@ class MasterSettings(BaseModel):
         home = Path(values["home"]).expanduser().absolute()
         filled = {**values, "home": home}
         filled["key_file"] = Path(values.get("key_file") or home / "master.key").expanduser()
+        filled["files"] = Path(values.get("files") or home).expanduser().absolute()
         filled["database_url"] = values.get("database_url") or f"sqlite:///{home}/master.db"
         filled["storage_url"] = values.get("storage_url") or f"file://{home}/storage"
         shared = storageoptions.folder_of(str(filled["storage_url"]))

@@ -116,6 +116,17 @@ def test_an_installation_gives_the_same_bytes_each_time(
         assert hashlib.sha256(file_of(built, tag).read_bytes()).hexdigest() == sha256
 
 
+def test_what_another_master_removed_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_zip, "_native", agent_zip._portable)  # which is small
+    zips = AgentZips(tmp_path)
+    known = zips.current()
+    file_of(zips, PORTABLE).unlink()
+    assert zips.current() == known
+    assert file_of(zips, PORTABLE).is_file()
+
+
 def test_order_and_times_of_files_do_not_count(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     a.write_text("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 from pathlib import Path
 
@@ -185,3 +186,23 @@ def test_where_no_hole_can_be_made_a_long_log_is_refused(
 def test_logs_stay_in_their_folder(logs: Logs, job: str) -> None:
     with pytest.raises(ValueError, match="log folder"):
         logs.append(job, 1, offset=0, data=b"x")
+
+
+def test_two_masters_append_to_one_log(tmp_path: Path) -> None:
+    """They have the same folder, and an agent sends to either."""
+    one, two = Logs(tmp_path), Logs(tmp_path)
+    assert one.append("job", 1, offset=0, data=b"first ") == 6
+    assert two.append("job", 1, offset=0, data=b"first second ") == 13
+    assert one.append("job", 1, offset=6, data=b"second third") == 18
+    assert one.read("job", 1, offset=0).data == b"first second third"
+
+
+def test_a_log_that_a_stopped_master_is_writing_is_not_waited_for(tmp_path: Path) -> None:
+    one, two = Logs(tmp_path), Logs(tmp_path)
+    one.append("job", 1, offset=0, data=b"first ")
+    with (tmp_path / "job" / "1-0.log").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            two.append("job", 1, offset=6, data=b"second")
+        assert two.append("other", 1, offset=0, data=b"not held up") == 11
+    assert two.append("job", 1, offset=6, data=b"second") == 12

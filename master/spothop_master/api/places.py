@@ -124,10 +124,10 @@ def _check_root(field: str, url: str, place: Place, settings: MasterSettings) ->
             f"use a folder below these, or ask the admin to name more in {ROOTS}",
             field=field,
         )
-    home = Place.of_folder(settings.home)
     shared = [Place.of_folder(settings.home / "storage"), Place.of(settings.storage_url)]
-    if place.holds(home) or (home.holds(place) and not any(s.holds(place) for s in shared)):
-        raise _refusal(field, url, "is the master's own folder, or holds it")
+    for own in (Place.of_folder(settings.home), Place.of_folder(settings.files)):
+        if place.holds(own) or (own.holds(place) and not any(s.holds(place) for s in shared)):
+            raise _refusal(field, url, "is the master's own folder, or holds it")
 
 
 def _check_read(

@@ -76,7 +76,7 @@ class Zips:
 
 
 class AgentZips:
-    """`<home>/agents/<sha256>.zip`, and `<digest of the sources>.json` which says what was built of
+    """`agents/<sha256>.zip`, and `<digest of the sources>.json` which says what was built of
     them. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +88,8 @@ class AgentZips:
         """Of this installation; built once. Raises `PackageError`, and OSError when the folder
         cannot be written."""
         with self._lock:
-            if self._current is None:
+            # another master of another release may have removed what it does not need itself
+            if self._current is None or not self._is_whole(self._current):
                 self._current = self._find_or_build()
             return self._current
 
@@ -116,7 +117,7 @@ class AgentZips:
         index = self._folder / f"{_digest(contents)}.json"
         if index.exists():
             known = Zips(json.loads(index.read_text("utf-8")))
-            if all(self.path(sha256) for sha256 in known.by_tag.values()):
+            if self._is_whole(known):
                 return known
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         built = Zips({tag: self._build(files) for tag, files in contents.items()})
@@ -124,6 +125,9 @@ class AgentZips:
         aside.write_text(json.dumps(built.by_tag), "utf-8")
         aside.replace(index)
         return built
+
+    def _is_whole(self, zips: Zips) -> bool:
+        return all(self.path(sha256) for sha256 in zips.by_tag.values())
 
     def _build(self, files: Mapping[str, Path | bytes]) -> str:
         aside = self._folder / f".{secrets.token_hex(4)}"

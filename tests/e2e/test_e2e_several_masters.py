@@ -1,0 +1,54 @@
+"""Two real masters on PostgreSQL, killed one after the other while jobs train."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from support.counter import check_result
+from support.masters import Masters
+
+pytestmark = [pytest.mark.e2e]
+
+
+def test_the_master_that_supervises_is_killed_and_the_other_one_goes_on(tmp_path: Path) -> None:
+    with Masters(tmp_path / "machine") as masters:
+        job = masters.counter(60, step_ms=20, save_every=20)
+        masters.reaches(job, 2)
+        first = masters.supervisor()
+        assert first is not None
+        masters.kill_one(first)
+        masters.until_supervised(lambda number: number != first)
+        ended = masters.ends(job)
+        assert [a.reason for a in ended.attempts] == ["succeeded"]
+        assert len(ended.vms) == 1
+        check_result(masters, job, tmp_path)
+        masters.gone(job)
+
+
+@pytest.mark.thorough
+def test_twenty_jobs_train_while_a_master_is_killed_every_few_seconds(tmp_path: Path) -> None:
+    with Masters(tmp_path / "machine") as masters:
+        jobs = [
+            masters.counter(600, step_ms=100, save_every=100, name=f"job-{number}")
+            for number in range(20)
+        ]
+        turns, began = 0, time.monotonic()
+        while time.monotonic() - began < 90:
+            number = turns % 2
+            masters.kill_one(number)
+            time.sleep(4)
+            masters.start_one(number)
+            masters.answers(number)
+            turns += 1
+        for job in jobs:
+            ended = masters.ends(job, within_s=300)
+            assert [a.reason for a in ended.attempts] == ["succeeded"], masters.timeline(job)
+            assert len([vm for vm in ended.vms if vm.cloud_id]) == 1
+            check_result(masters, job, tmp_path)
+        for job in jobs:
+            masters.gone(job)
+        assert masters.cloud.list("") == [] or masters.live_vms() == []
+        assert turns >= 5
