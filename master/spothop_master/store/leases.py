@@ -19,18 +19,20 @@ listing that began before says nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, CursorResult, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, CursorResult, event, or_, select, update
+from sqlalchemy.orm import Session, SessionTransaction
 
 from spothop_master.store import dialects
-from spothop_master.store.schema import Job, VmRow
+from spothop_master.store.schema import Event, Job, VmRow
 
 TTL = timedelta(seconds=15)
 """So long the leases of a dead master hold where there are several. They are renewed while a call
 waits or hangs, by the database's time (`Database.now`)."""
+
+_LOCKED = "spothop_locked_jobs"
 
 
 class StaleLease(Exception):
@@ -47,14 +49,41 @@ def lock(session: Session, job_id: str) -> Job:
     attempts are read, so that two transactions about one job follow each other on PostgreSQL and
     never wait for each other; SQLite has locked the whole database by then.
     """
-    return session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+    found = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+    _locked(session).add(job_id)
+    return found
 
 
 def lock_all(session: Session, job_ids: Sequence[str]) -> None:
     """The same for several jobs, always in one order; their rows are not loaded."""
     if dialects.locks_rows(session):
         locked = select(Job.id).where(Job.id.in_(job_ids)).order_by(Job.id).with_for_update()
-        session.execute(locked).all()
+        _locked(session).update(session.connection().execute(locked).scalars())
+
+
+def lock_for_events(session: Session, job_ids: Iterable[str | None]) -> None:
+    """The jobs of events that are about to be written, those that are not locked yet: an event's id
+    is taken before its commit, and who reads those above the last id it knows would never see one
+    that commits later with a lower one."""
+    missing = {job_id for job_id in job_ids if job_id is not None} - _locked(session)
+    if missing:
+        lock_all(session, sorted(missing))
+
+
+def _locked(session: Session) -> set[str]:
+    found: set[str] = session.info.setdefault(_LOCKED, set())
+    return found
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _unlocked(session: Session, _before: SessionTransaction) -> None:
+    """A savepoint that is undone gives back what was locked in it."""
+    session.info.pop(_LOCKED, None)
+
+
+@event.listens_for(Session, "before_flush")
+def _lock_for_new_events(session: Session, *_: object) -> None:
+    lock_for_events(session, [row.job_id for row in session.new if isinstance(row, Event)])
 
 
 def lock_those_of(session: Session, vm_ids: Sequence[str]) -> None:
@@ -62,7 +91,7 @@ def lock_those_of(session: Session, vm_ids: Sequence[str]) -> None:
     if dialects.locks_rows(session):
         jobs = select(VmRow.job_id).where(VmRow.id.in_(vm_ids))
         locked = select(Job.id).where(Job.id.in_(jobs)).order_by(Job.id).with_for_update()
-        session.execute(locked).all()
+        _locked(session).update(session.connection().execute(locked).scalars())
 
 
 def take(session: Session, vm_id: str, *, token: str, now: datetime) -> None:

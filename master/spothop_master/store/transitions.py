@@ -22,7 +22,7 @@ from spothop.statemachine import Machine
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState
 from spothop_master.core.follow import EVENT_OF, Living, job_state
 from spothop_master.core.states import ATTEMPTS, JOBS, VMS, AttemptEvent, JobEvent, VmEvent
-from spothop_master.store import changes
+from spothop_master.store import changes, leases
 from spothop_master.store.schema import Attempt, Event, Job, Place, VmRow
 
 Row = TypeVar("Row", Job, Attempt, VmRow)
@@ -172,12 +172,14 @@ def record_jobs(
     common = {"at": now, "kind": kind, "text": text, "data": dict(data or {})}
     if job_ids:
         rows = [{**common, "job_id": job_id} for job_id in job_ids]
+        leases.lock_for_events(session, job_ids)
         session.execute(insert(Event), rows)
         changes.tell_jobs(session, job_ids)
 
 
 def record_all(session: Session, events: Sequence[Mapping[str, Any]]) -> None:
     """Rows of the event log, in one statement."""
+    leases.lock_for_events(session, [event["job_id"] for event in events])
     session.connection().execute(insert(Event), [*events])
     changes.tell_events(session, {event["job_id"] for event in events if event["job_id"]})
 
