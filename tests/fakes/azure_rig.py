@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fakes.azure import Emulator
+from fakes.azure.group import vm_body
 from fakes.cloud_rigs import Named
 from spothop.wire import Pool
 from spothop_master.clouds.azure import prices
@@ -91,16 +92,7 @@ class AzureRig(Named):
 
     def stray(self) -> str:
         """Made by hand, in a region that the configuration lacks."""
-        body = {
-            "location": "westus",
-            "tags": {OWNER_TAG: self.us},
-            "properties": {
-                "hardwareProfile": {"vmSize": "Standard_D2s_v5"},
-                "storageProfile": {"osDisk": {"name": "by-hand", "deleteOption": "Delete"}},
-                "osProfile": {"computerName": "by-hand"},
-                "networkProfile": {"networkInterfaceConfigurations": []},
-            },
-        }
+        body = vm_body("by-hand", **{OWNER_TAG: self.us})
         return self.azure.group.make("by-hand", body).name
 
     def left(self) -> list[str]:

@@ -11,6 +11,7 @@ import threading
 import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 NAME = "vm-1"
 
@@ -19,6 +20,10 @@ class FakeAzureMetadata:
     def __init__(self) -> None:
         self.events: list[dict[str, object]] = []
         self.acknowledged: list[str] = []
+        self.compute: dict[str, str] = {}
+        """Of the VM, beside its name."""
+        self.tokens: dict[str, str] = {}
+        """Of its one identity, by what they are for."""
         self.acknowledged_event = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -56,8 +61,14 @@ def _handler(metadata: FakeAzureMetadata) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self.path.startswith("/metadata/scheduledevents"):
                 self._answer(200, {"DocumentIncarnation": 1, "Events": metadata.events})
+            elif self.path.startswith("/metadata/instance/compute?"):
+                self._answer(200, {"name": NAME, **metadata.compute})
             elif self.path.startswith("/metadata/instance"):
-                self._answer(200, {"compute": {"name": NAME}})
+                self._answer(200, {"compute": {"name": NAME, **metadata.compute}})
+            elif self.path.startswith("/metadata/identity/oauth2/token?"):
+                wanted = parse_qs(urlsplit(self.path).query)["resource"][0]
+                token = metadata.tokens.get(wanted)
+                self._answer(200 if token else 400, {"access_token": token})
             else:
                 self._answer(404, {})
 

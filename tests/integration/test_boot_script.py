@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,12 +18,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fakes.azure import Emulator
+from fakes.azure.group import GROUP_ID, vm_body
+from fakes.azure_rig import DEPLOY
+from fakes.fake_azure_metadata import FakeAzureMetadata
 from fakes.http_master import BUNDLE, BUNDLE_SHA256
 from fakes.served_master import ServedMaster, served_master
 from spothop.wire import AgentConfig, Dialect
 from spothop_agent.agent import STOPPED
 from spothop_master.boot import user_data
 from spothop_master.boot.agent_zip import PORTABLE, native_tag
+from spothop_master.clouds.azure.driver import VMS
 from spothop_master.store.schema import VmRow
 from support.waiting import until
 
@@ -339,6 +345,38 @@ def test_a_dead_mans_switch_ends_the_vm_now(
     vm = booted({native_tag(): stand_in(master, 4)})
     assert vm.boot().returncode == 0
     assert over(vm) == "shutdown -h now\n"
+
+
+@pytest.mark.parametrize("code", [0, 4])
+def test_a_vm_of_azure_deletes_itself_because_a_shutdown_goes_on_costing(
+    master: ServedMaster, booted: Callable[..., BootedVm], azure: Emulator, code: int
+) -> None:
+    """With its own identity, whose role is that of deploy/azure; released, after nine minutes."""
+    azure.clock.real = True
+    azure.group.make("spothop-1", vm_body("spothop-1"))
+    azure.roles = {"the VM's": [json.loads((DEPLOY / "vm.json").read_text("utf-8"))]}
+    with FakeAzureMetadata() as metadata:
+        metadata.compute = {"resourceId": f"{GROUP_ID}/providers/{VMS}/spothop-1"}
+        metadata.tokens = {f"{azure.endpoint}/": "the VM's"}
+        vm = booted({native_tag(): stand_in(master, code)}, dialect=Dialect.AZURE)
+        text = vm.script.read_text()
+        for there, here in (
+            ("http://169.254.169.254/metadata", f"{metadata.url}/metadata"),
+            ("https://management.azure.com", azure.endpoint),
+        ):
+            assert there in text
+            text = text.replace(there, here)
+        vm.script.write_text(text)
+        vm.tell("sleep")
+        assert vm.boot().returncode == 0
+        until(
+            lambda: azure.group.lives["spothop-1"].deleted_at,
+            what="the VM is deleted",
+            details=lambda: vm.log,
+        )
+        until(lambda: "Azure answers 202" in vm.log, what="it is told")
+    assert ("sleep 540" in vm.told) is (code == 0)
+    assert "shutdown -h +10" in vm.told, "for the case that Azure does not take it"
 
 
 def test_bytes_with_another_hash_are_never_run(

@@ -34,12 +34,22 @@ def test_the_same_launch_has_the_same_bytes() -> None:
     assert len(script) < user_data.MOST / 2
 
 
-def test_the_shell_can_read_it() -> None:
-    script = user_data.render(CONFIG, ZIPS)
+@pytest.mark.parametrize("dialect", [Dialect.AWS, Dialect.AZURE])
+def test_the_shell_can_read_it(dialect: Dialect) -> None:
+    script = user_data.render(CONFIG.model_copy(update={"dialect": dialect}), ZIPS)
     done = subprocess.run([SHELL, "-n"], input=script, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     bashisms = ("[[", "function ", "local ", "source ", "<<<", "&>", "$'")
     assert not [word for word in bashisms if word in script]
+
+
+def test_only_a_vm_of_azure_is_given_the_program_that_deletes_it() -> None:
+    url = "https://management.azure.com"
+    told = {
+        dialect: url in user_data.render(CONFIG.model_copy(update={"dialect": dialect}), ZIPS)
+        for dialect in Dialect
+    }
+    assert told == {Dialect.AWS: False, Dialect.AZURE: True, Dialect.GCP: False}
 
 
 @settings(max_examples=20, deadline=None)

@@ -1,5 +1,5 @@
 # Set above: VM, URL (of the master), D (our folder), ZIPS (tag=sha256 ...), PY3 (the master's Python),
-# AWAY_S, CONFIG. POSIX sh and python3; harmless to run again; only calls out.
+# AWAY_S, CONFIG, DELETE (a program, or nothing). POSIX sh and python3; harmless to run again; only calls out.
 set -u
 umask 077
 export PATH="${PATH:-/bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -105,9 +105,18 @@ put "$D/over.sh" <<'END'
 # $1: the exit code of an agent that is not started again. Nobody may pay for this VM any longer:
 # its master ends it, and if it does not, it ends itself.
 case $1 in
-0 | 3) shutdown -h +10 || { sleep 600; poweroff; } ;;
-4) shutdown -h now || poweroff ;;
+0 | 3) after=540 ;;
+4) after=0 ;;
+*) exit ;;
 esac
+cd "${0%/*}" || exit
+if [ -s delete.py ]; then # where a VM that is shut down goes on costing
+  { sleep "$after" && exec "$(cat delete.python)" -I delete.py; } >>boot.log 2>&1 </dev/null &
+elif [ "$after" = 0 ]; then
+  shutdown -h now || poweroff
+  exit
+fi
+shutdown -h +10 || { sleep 600; poweroff; }
 END
 
 PY=
@@ -120,6 +129,10 @@ done
 if [ -z "$PY" ]; then
   say "this image has no python3: give the job another image, or install it there"
   exit 1
+fi
+if [ -n "$DELETE" ]; then
+  printf '%s\n' "$DELETE" | put "$D/delete.py"
+  echo "$PY" | put "$D/delete.python"
 fi
 printf '%s\n' "$CONFIG" | put "$D/agent.json"
 "$PY" -I -c 'import json, sys; print(json.load(sys.stdin)["ca"], end="")' <"$D/agent.json" |

@@ -22,12 +22,13 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from spothop.wire import AgentConfig
+from spothop.wire import AgentConfig, Dialect
 
 MOST = 16 * 1024
 """Bytes, the least that one of the clouds takes."""
 
 _PROGRAM = Path(__file__).with_name("boot.sh")
+_DELETE_AZURE = Path(__file__).with_name("delete_azure.py")
 _PLAIN = re.compile(r"/[A-Za-z0-9._/-]+")
 _TAG = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -53,6 +54,7 @@ def render(config: AgentConfig, zips: Mapping[str, str]) -> str:
         "PY3": _python_of(zips),
         "AWAY_S": str(int(config.away_s)),
         "CONFIG": config.model_dump_json(),
+        "DELETE": _delete_program() if config.dialect is Dialect.AZURE else "",
     }
     words = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     script = f"#!/bin/sh\n# spothop: installs and starts the agent of this VM\n{words}{_program()}"
@@ -75,3 +77,8 @@ def _python_of(zips: Mapping[str, str]) -> str:
 
 def _program() -> str:
     return _PROGRAM.read_text("utf-8")
+
+
+def _delete_program() -> str:
+    """With which a VM of Azure deletes itself."""
+    return _DELETE_AZURE.read_text("utf-8")

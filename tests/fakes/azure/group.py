@@ -40,6 +40,20 @@ def moment(at: float) -> str:
     return f"{found:%Y-%m-%dT%H:%M:%S}.{found.microsecond:06d}0+00:00"
 
 
+def vm_body(name: str, *, location: str = "westus", **tags: str) -> dict[str, Any]:
+    """Of a VM that somebody made by hand."""
+    return {
+        "location": location,
+        "tags": tags,
+        "properties": {
+            "hardwareProfile": {"vmSize": "Standard_D2s_v5"},
+            "storageProfile": {"osDisk": {"name": name, "deleteOption": "Delete"}},
+            "osProfile": {"computerName": name},
+            "networkProfile": {"networkInterfaceConfigurations": []},
+        },
+    }
+
+
 @dataclass(kw_only=True)
 class Life:
     """One VM."""

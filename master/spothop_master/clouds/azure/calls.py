@@ -29,7 +29,7 @@ class Caller(Protocol):
 
     def ask(self, method: str, path: str, *, version: str, **query: str) -> Iterator[Any]:
         """Each page of an answer, as it came: for listings, whose rows the SDK would make objects
-        of (10 ms of CPU for each VM), and for APIs that its client does not have. Raises
+        of (1 ms of CPU for each VM), and for APIs that its client does not have. Raises
         CloudError."""
 
 
