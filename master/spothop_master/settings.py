@@ -188,8 +188,8 @@ class MasterSettings(BaseModel):
     prior_step_s: float = Field(default=1, gt=0)
 
     cloud_calls: dict[str, CallsAtOnce] = Field(default_factory=dict)
-    """By cloud, how many launches and terminations may be under way there at the same time, where
-    what its driver says (16) is not right: `local=32,other=8`."""
+    """By cloud, how many launches may be under way there at the same time, and how many
+    terminations, where what its driver says (16) is not right: `local=32,other=8`."""
 
     backoff_base_s: float = Field(default=1, gt=0)
     """First wait after a full round of refusals or a failure; doubles, with jitter."""
@@ -204,6 +204,9 @@ class MasterSettings(BaseModel):
     and metrics wait on their VM and are thinned there."""
     max_log_bytes_per_s: float = Field(default=10_000_000, gt=0)
     """Of one VM's log; 30 seconds' worth may come at once. What is above it waits on its VM."""
+    max_syncs_per_s: float = Field(default=20, gt=0)
+    """Of one VM, each 16 KiB of one counted; 30 seconds' worth may come at once. Above it answers
+    are held back, but for those to what a job's fate depends on."""
     max_log_bytes: int = Field(default=1_000_000_000, ge=1_000_000)
     """Of each log, one a VM and attempt, that stay here: the newest."""
     max_body_bytes: int = Field(default=8 * 1024**2, gt=0)
@@ -231,7 +234,7 @@ class MasterSettings(BaseModel):
         return _pairs(value, "write cloud=count,cloud=count, such as local=16")
 
     def calls_at_once(self, cloud: str, otherwise: int) -> int:
-        """Launches and terminations under way at this cloud at the same time."""
+        """Launches, or terminations, under way at this cloud at the same time."""
         return self.cloud_calls.get(cloud, otherwise)
 
     @field_validator("files", mode="before")

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 
 from fakes.fake_cloud import FakeCloud
 from fakes.master_harness import Inline, Later, MasterHarness
+from spothop.wire import VmReason
 from spothop_master.core.facts import Limits
 from spothop_master.loops.effects import FRESH, Effects, Terminate, threads
 from spothop_master.loops.results import Results
-from spothop_master.store import launches
+from spothop_master.store import launches, vms
 from spothop_master.store.schema import BackOffRow, VmRow
 
 
@@ -185,3 +186,31 @@ def test_what_comes_while_another_is_written_is_left_to_its_thread() -> None:
     results.bring(1)
     results.bring(5)
     assert written == [[1], [2, 3], [4], [5]]
+
+
+def test_launches_that_hang_keep_no_vm_from_being_ended(harness: MasterHarness) -> None:
+    made: list[Later] = []
+
+    def executor_of(cloud: str) -> Later:
+        made.append(Later())
+        return made[-1]
+
+    agent = harness.training("job-1")
+    harness.submit("job-2")
+    harness.supervisor._effects.executor_of = executor_of
+    harness.supervisor._effects._executors.clear()
+    harness.look()  # the launch for the second job hangs
+    with harness.db.begin() as session:
+        vms.release(
+            session,
+            session.get_one(VmRow, agent.vm),
+            VmReason.RELEASED,
+            reason="test",
+            now=harness.clock(),
+        )
+    harness.look()
+    launching, ending = made
+    assert (len(launching.given), len(ending.given)) == (1, 1)
+    ending.given.pop()()
+    assert harness.cloud.machines[harness.vm(agent.vm).cloud_id or ""].ends_at is not None
+    launching.given.pop()()

@@ -1,7 +1,8 @@
 """Calls to the clouds: side by side, one executor for each cloud account, results under a lease.
 
 What it must guarantee: every effect that is started is written down once, by whoever still holds
-the lease of its VM, or by nobody; and a cloud that hangs takes no thread of another one. Rules:
+the lease of its VM, or by nobody; and a cloud that hangs takes no thread of another one, nor does a
+launch that hangs take one from those that end VMs. Rules:
 
 1. The call is outside any session (I4). Its result, and the lease it was made under, go in one
    transaction (`store.leases`). Launches that were taken at the same time, as after the notices of
@@ -122,7 +123,8 @@ def threads(cloud: str, at_once: int) -> Executor:
 
 @dataclass(kw_only=True)
 class Effects:
-    """Thread-safe. `executor_of` makes the executor of one cloud, when it is first needed."""
+    """Thread-safe. `executor_of` makes an executor for the launches of one cloud, and one for its
+    terminations, when they are first needed."""
 
     db: Database
     clouds: Mapping[str, Cloud]
@@ -141,7 +143,7 @@ class Effects:
     _consoles: set[str] = field(default_factory=set)
     """VMs whose console was told."""
     _paces: dict[str, Pacing] = field(default_factory=dict)
-    _executors: dict[str, Executor] = field(default_factory=dict)
+    _executors: dict[tuple[str, type[Effect]], Executor] = field(default_factory=dict)
     _held: dict[str, str] = field(default_factory=dict)
     """VM -> token of the lease under which it is called about."""
     _fresh: dict[str, datetime] = field(default_factory=dict)
@@ -162,10 +164,11 @@ class Effects:
                 self._held[effect.vm] = effect.lease
                 if isinstance(effect, Launch):
                     self._fresh[effect.job] = decided_at
-                if effect.cloud not in self._executors:
-                    self._executors[effect.cloud] = self.executor_of(effect.cloud)
+                kind = (effect.cloud, type(effect))
+                if kind not in self._executors:
+                    self._executors[kind] = self.executor_of(effect.cloud)
             try:
-                self._executors[effect.cloud].submit(self._perform, effect)
+                self._executors[kind].submit(self._perform, effect)
             except RuntimeError:  # no new thread
                 log.exception("VM %s: nobody calls its cloud; asking again", effect.vm)
                 self._give_back(effect)
