@@ -59,6 +59,7 @@ from spothop_master.api import users as user_routes
 from spothop_master.api.agents_only import AgentsOnly
 from spothop_master.api.browsers import Browsers
 from spothop_master.api.callers import Callers
+from spothop_master.api.health import Health
 from spothop_master.api.sync_calls import SyncCalls
 from spothop_master.boot.agent_zip import AgentZips
 from spothop_master.bundles import Bundles
@@ -166,6 +167,7 @@ def create_app(
     app.state.services = services
     app.add_middleware(SyncCalls, syncs=services.syncs)  # inside the guard: it is added first
     app.add_middleware(Callers, services=services)
+    app.add_middleware(Health, services=services)
     app.add_middleware(guard.Guard, limit_of=guard.limits(settings.max_body_bytes))
     if settings.agents_port is not None:
         app.add_middleware(AgentsOnly, port=settings.agents_port)
@@ -327,7 +329,9 @@ def others_of(db: Database, supervisor: Supervisor, notifier: Notifier) -> NewsO
 
 def limits_of(settings: MasterSettings) -> VmLimits:
     return VmLimits(
-        reports=Buckets(settings.max_reports_per_s), logs=Buckets(settings.max_log_bytes_per_s)
+        reports=Buckets(settings.max_reports_per_s),
+        logs=Buckets(settings.max_log_bytes_per_s),
+        syncs=Buckets(settings.max_syncs_per_s),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -269,3 +270,19 @@ def test_polls_that_begin_together_do_not_come_again_together(
         return [round(at - began, 3) for at in (*services.asked_at, ended_at)]
 
     assert play(wait) == [*asked_at, *([] if single_master else [ends_at]), ends_at]
+
+
+def test_whoever_asks_whether_it_is_well_waits_for_no_other_request(tmp_path: Path) -> None:
+    """Not even for another step of the event loop: there a crowd of polls may stand before it."""
+    with HttpMaster(tmp_path) as master:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": []}
+        call = master.app({**scope, "server": ("127.0.0.1", 1), "query_string": b""}, None, send)
+        with pytest.raises(StopIteration):
+            call.send(None)
+        assert sent[0]["status"] == 200
+        assert json.loads(sent[1]["body"])["status"] == "ok"

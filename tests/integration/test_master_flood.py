@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import event
 
 from fakes.http_master import HttpAgent, HttpMaster
-from spothop_master.agents.syncs import LOG_SLOWED, REPORTS_SLOWED
+from spothop_master.agents import syncs
+from spothop_master.agents.syncs import LOG_SLOWED, REPORTS_SLOWED, SYNCS_SLOWED
 from spothop_master.store import metrics
 
 JOBS = "/api/v1/jobs"
@@ -141,3 +142,30 @@ def test_metrics_of_ten_thousand_names_are_told_once_and_the_first_stay(tmp_path
         assert told(agent, "more than 1,000 metrics") == 1
         agent.sync(agent.envelope(kind="metrics", step=10, values={"loss": 0.5, "m9999": 1.0}))
         assert master.get(f"{JOBS}/{agent.job}").json()["metrics"]["loss"] == 0.5
+
+
+def test_a_vm_that_syncs_without_end_waits_and_nobody_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    with HttpMaster(tmp_path, max_syncs_per_s=1.0) as master:
+        one, other = master.joined(name="one"), master.joined(name="other")
+        monkeypatch.setattr(syncs.asyncio, "sleep", sleep)
+        for _ in range(40):  # 30 at once are taken
+            one.sync()
+        assert waits
+        assert 0.0 < waits[0] <= master.settings.sync_every_s
+        assert told(one, SYNCS_SLOWED) == 1
+        waits.clear()
+        one.sync(one.envelope(kind="message", text="hello"))
+        assert len(waits) == 1
+        one.sync(one.envelope(kind="notice", event="e-1", deadline_in_s=30.0))
+        other.sync()
+        assert len(waits) == 1, "a notice waits for nothing, nor does another VM"
+        master.clock.advance(300)
+        one.sync()
+        assert len(waits) == 1

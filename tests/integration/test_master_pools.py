@@ -17,7 +17,7 @@ from fakes.http_master import HttpMaster
 from spothop.wire import JobDetail, PlanReply, PoolView, Problem
 from spothop_master import pools as root_pools
 from spothop_master.clouds.base import NoCapacity, Throttled, Unavailable
-from spothop_master.store.schema import Observation
+from spothop_master.store.schema import BackOffRow, Observation
 
 
 @pytest.fixture
@@ -227,6 +227,29 @@ def test_what_refuses_is_told(master: HttpMaster) -> None:
     assert page.count("refused 1 VM<") == 2
     page = master.get(f"/jobs/{job}", headers=master.cookie(), token="").text
     assert "NoCapacity (InsufficientInstanceCapacity)" in page
+
+
+def test_a_plan_names_last_what_is_left_alone(master: HttpMaster) -> None:
+    before = PlanReply.model_validate(master.post("/api/v1/plan", json=PLAN).json())
+    zones = [row.pool.zone for row in before.pools]
+    now = master.clock()
+    with master.services.db.begin() as session:
+        for row, seconds in zip(before.pools, (60, 30), strict=False):
+            session.add(
+                BackOffRow(
+                    cloud=row.pool.cloud,
+                    scope="zone",
+                    name=f"{row.pool.region}/{row.pool.zone}",
+                    until=now + timedelta(seconds=seconds),
+                    refusals=1,
+                    last_at=now,
+                    error="NoCapacity",
+                )
+            )
+    plan = PlanReply.model_validate(master.post("/api/v1/plan", json=PLAN).json())
+    assert [row.pool.zone for row in plan.pools] == [*zones[2:], zones[1], zones[0]]
+    assert [bool(row.closed) for row in plan.pools] == [False] * len(zones[2:]) + [True, True]
+    assert "no capacity, until" in plan.pools[-1].closed
 
 
 def test_the_page(master: HttpMaster) -> None:

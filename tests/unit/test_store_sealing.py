@@ -207,6 +207,12 @@ def test_a_lost_key_file_stops_the_start_until_it_is_given_up(tmp_path: Path) ->
         refused = again.post("/agent/v1/join", json=join, token="")
         assert (refused.status_code, refused.json()["error"]) == (409, "secrets_unreadable")
         assert used in refused.json()["message"]
+        for _ in range(4):
+            again.look(1.0)
+        told = again.get(f"/api/v1/jobs/{job}", token=token).json()
+        assert told["state"] == "paused", "each further VM would be paid for and told the same"
+        events = again.get(f"/api/v1/jobs/{job}/events", token=token).json()
+        assert any("put it back there" in event["text"] for event in events)
 
 
 def test_a_rotation_encrypts_anew_and_leaves_one_key(tmp_path: Path) -> None:

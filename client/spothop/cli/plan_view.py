@@ -58,6 +58,7 @@ def pools(console: Console, plan: PlanReply) -> None:
     _table(console, plan)
     if any(row.mttp_assumed for row in plan.pools):
         print_text(console, f"* assumed: {views.ASSUMED}", indent="  ")
+    views.left_alone(console, plan.pools)
     views.old_offers(console, plan.pools)
     print_text(console, f"checkpoints go to {plan.storage}")
 

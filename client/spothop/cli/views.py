@@ -99,9 +99,14 @@ def pools(console: Console, list_: Sequence[PoolView]) -> None:
     )
     if any(row.mttp_assumed or row.restart_assumed or _q_assumed(row) for row in list_):
         print_text(console, f"* assumed: {ASSUMED}")
-    for told in sorted({row.closed for row in list_ if row.closed}):
-        print_text(console, f"left alone: {told}")
+    left_alone(console, list_)
     old_offers(console, list_)
+
+
+def left_alone(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) -> None:
+    """One line for each zone, region or account that refused lately."""
+    for told in sorted({row.closed for row in rows if row.closed}):
+        print_text(console, f"left alone: {told}")
 
 
 def old_offers(console: Console, rows: Sequence[PoolPlan] | Sequence[PoolView]) -> None:

@@ -43,11 +43,13 @@ class PoolPlan(BaseModel):
     lives: int
     """Preemptions ever seen in the region."""
     restart_s: float
+    closed: str = ""
+    """Why it is left alone now, in words; empty where it is open."""
 
 
 class PlanReply(BaseModel):
     pools: list[PoolPlan]
-    """In the order in which they will be tried."""
+    """In the order in which they will be tried; those that are left alone now come last."""
     storage: str
 
 

@@ -1,7 +1,8 @@
 """What one VM may send: limits that are wide for every training job, and bound a VM that floods.
 
-Each VM has a bucket for the values that it reports and one for the bytes of its log. They fill at a
-rate, up to a burst; what is sent is taken out (token bucket). Three rules:
+Each VM has a bucket for the values that it reports, one for the bytes of its log, and one for its
+syncs and their size. They fill at a rate, up to a burst; what is sent is taken out (token bucket).
+Three rules:
 
 1. A VM that has used up its bucket waits, and nobody else does: it is answered from memory.
 2. What a job's fate depends on never waits: a notice, a commit, an exit. It may empty a bucket
@@ -39,6 +40,9 @@ THINNABLE = frozenset({"steps", "metrics", "message", "phase"})
 """Reports that may wait: nothing is decided by them."""
 
 OPEN = float("inf")
+
+SYNC_BYTES = 16 * 1024
+"""A sync counts as many as it has of these, begun ones included."""
 
 
 @dataclass
@@ -129,6 +133,7 @@ class VmLimits:
 
     reports: Buckets = field(default_factory=lambda: Buckets(OPEN))
     logs: Buckets = field(default_factory=lambda: Buckets(OPEN))
+    syncs: Buckets = field(default_factory=lambda: Buckets(OPEN))
     names: MetricNames = field(default_factory=MetricNames)
     quarantine: Quarantine = field(default_factory=Quarantine)
 

@@ -52,6 +52,10 @@ REPORTS_SLOWED = (
     "the VM reports more than the master takes from one (max_reports_per_s): steps and metrics come"
     " late and thinned; log fewer names, or less often"
 )
+SYNCS_SLOWED = (
+    "the VM speaks to the master more than that takes from one (max_syncs_per_s): its answers are"
+    " held back"
+)
 LOG_SLOWED = (
     "the VM prints more than the master takes from one (max_log_bytes_per_s): its log comes late;"
     " print less"
@@ -120,6 +124,17 @@ class Syncs:
         """The same for a body of which few are sent: one VM that sends many holds up no other's
         heartbeat."""
         return await self._threads.bulk.run(read, body)
+
+    async def hold_back(self, known: VmSession, message: SyncRequest, size: int) -> None:
+        """Let a VM wait that sends too many syncs, or too large ones; `size` is this one's."""
+        units, now, buckets = 1 + size // bounds.SYNC_BYTES, self._clock(), self._limits.syncs
+        wait_s = buckets.take(known.vm, units, now=now)
+        if wait_s == 0.0:
+            return
+        buckets.take(known.vm, units, now=now, owed=True)
+        await self.tell_slowed(known, SYNCS_SLOWED)
+        if bounds.waits(message.reports):
+            await asyncio.sleep(min(wait_s, self._every_s))
 
     async def answer(self, known: VmSession, message: SyncRequest, *, rides: bool) -> bytes:
         """A `wire.SyncReply` as JSON; what it says of logs only for an agent that understands that

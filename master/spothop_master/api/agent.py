@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy import select
 
-from spothop.wire import LOGS_RIDE, JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest
+from spothop.wire import LOGS_RIDE, JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest, Wanted
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import LOG_SLOWED
@@ -20,8 +22,8 @@ from spothop_master.api.deps import MAX_INTEGER, Bearer, Count, ServicesDep
 from spothop_master.problems import ApiError
 from spothop_master.security import new_session_token, token_hash, trust
 from spothop_master.services import Services
-from spothop_master.store import sealing
-from spothop_master.store.schema import Job
+from spothop_master.store import jobs, sealing
+from spothop_master.store.schema import Job, VmRow
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +149,7 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
     except sealing.Unreadable as error:
         fact, _, hint = str(error).partition("; ")
         log.error("VM of a job that cannot go on: %s", error)
+        _pause(services, join_hash, f"{error}; `spothop resume` goes on with the key", now)
         raise ApiError(409, "secrets_unreadable", fact, hint) from None
     services.sessions.forget(vm_id)  # an earlier answer that got lost
     services.heartbeats.heard(vm_id, now)
@@ -157,6 +160,15 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
         sync_every_s=services.settings.sync_every_s,
         assignment=assignment,
     )
+
+
+def _pause(services: Services, join_hash: str, why: str, now: datetime) -> None:
+    """The job whose VM this is: each further VM would cost money and be told the same."""
+    with services.db.begin() as session:
+        job_id = session.scalar(select(VmRow.job_id).where(VmRow.join_hash == join_hash))
+        with suppress(jobs.JobIsOver):
+            if job_id is not None:
+                jobs.want(session, job_id, Wanted.PAUSED, now=now, why=why)
 
 
 def _own_bundle(services: Services, known: VmSession, sha256: str) -> Path:

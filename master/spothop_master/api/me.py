@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import version
-
 from fastapi import APIRouter
 
 from spothop.wire import DiskView, JobDisk
-from spothop_master.api import errors
+from spothop_master.api import errors, health
 from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.store import lookup
 
@@ -40,17 +37,9 @@ def disk(services: ServicesDep, user: Reader) -> DiskView:
     )
 
 
-@cache
-def _version() -> str:
-    """Read from the disk once."""
-    return version("spothop")
-
-
 @router.get("/healthz", include_in_schema=False)
 @router.get("/api/v1/healthz")
 async def healthz(services: ServicesDep) -> dict[str, str]:
     """The master answers, whatever its threads do. Needs no token, and tells only whether an admin
     has to look at something: `attention` names what."""
-    subjects = ", ".join(sorted(services.attention))
-    found = {"status": "ok", "version": _version()}
-    return found | ({"attention": subjects} if subjects else {})
+    return health.told(services)  # before the routes, for whoever only asks

@@ -18,12 +18,13 @@ from spothop_master.api.places import check_places
 from spothop_master.api.resources import check_gpus, no_pool
 from spothop_master.api.storage import check_storage
 from spothop_master.core import placement
+from spothop_master.core import refusals as core_refusals
 from spothop_master.core.facts import Requirements
 from spothop_master.pools import Offer, offers, refuse_unanswered
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.services import Services
-from spothop_master.store import pool_figures
+from spothop_master.store import pool_figures, refusals
 from spothop_master.store.jobs import requirements_of
 
 router = APIRouter(prefix="/api/v1", tags=["plan"])
@@ -48,10 +49,11 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
         raise no_pool(services.watcher, spec)
     may_use_storage(services, user, spec, try_out=user.may_write)
     with services.db.read() as session:
-        known = pool_figures.of_pools(
-            session, [choice.pool for choice in choices], services.settings, now=services.clock()
-        )
-    pools = [_pool_plan(offered[choice.pool], known[choice.pool]) for choice in choices]
+        now, tried = services.clock(), [choice.pool for choice in choices]
+        known = pool_figures.of_pools(session, tried, services.settings, now=now)
+        closed = core_refusals.closed(tried, (), refusals.back_offs(session), now=now)
+    tried.sort(key=lambda pool: closed[pool].until if pool in closed else now)  # stable
+    pools = [_pool_plan(offered[pool], known[pool], closed.get(pool)) for pool in tried]
     storage = spec.checkpoint.storage
     url = storage.url if storage else services.settings.storage_url
     return PlanReply(pools=pools, storage=storageoptions.without_password(url))
@@ -102,7 +104,9 @@ def _order(
     )
 
 
-def _pool_plan(offer: Offer, known: pool_figures.PoolFigures) -> PoolPlan:
+def _pool_plan(
+    offer: Offer, known: pool_figures.PoolFigures, closed: core_refusals.Closed | None
+) -> PoolPlan:
     info = offer.info
     return PoolPlan(
         pool=info.pool,
@@ -115,4 +119,5 @@ def _pool_plan(offer: Offer, known: pool_figures.PoolFigures) -> PoolPlan:
         mttp_assumed=known.rate.assumed,
         lives=known.region_lives,
         restart_s=known.restart_s,
+        closed=closed.by.told if closed is not None and closed.by is not None else "",
     )

@@ -68,11 +68,12 @@ async def answer(syncs: Syncs, known: VmSession, body: bytes, *, rides: bool) ->
     `ApiError`."""
     if len(body) > AT_ONCE:
         message = await syncs.read_long(_reports_one_by_one, body)
-        return await syncs.answer(known, message, rides=rides)
-    try:
-        message = SyncRequest.model_validate_json(body)
-    except ValidationError:
-        message = await syncs.read(_reports_one_by_one, body)
+    else:
+        try:
+            message = SyncRequest.model_validate_json(body)
+        except ValidationError:
+            message = await syncs.read(_reports_one_by_one, body)
+    await syncs.hold_back(known, message, len(body))
     return await syncs.answer(known, message, rides=rides)
 
 
