@@ -95,7 +95,7 @@ def share_compiled(db: Database) -> None:
     for each test that was a fifth of the CPU time. SQLAlchemy takes a compiled statement only for
     the dialect object that it was compiled for, so all engines get the same one.
     """
-    kind = _kind[0]
+    kind = db.engine.dialect.name
     if kind not in _first:
         with db.engine.connect():  # the first connection tells the dialect what there is
             _first[kind] = db

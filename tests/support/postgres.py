@@ -37,7 +37,6 @@ _FAST = {
     "listen_addresses": "",
     "fsync": "off",
     "full_page_writes": "off",
-    "synchronous_commit": "off",
     "autovacuum": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",

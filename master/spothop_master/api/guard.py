@@ -11,12 +11,14 @@ import logging
 import secrets
 from collections.abc import Callable
 
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spothop.wire import Problem
+from spothop_master.store.dialects import in_words, is_away, is_conflict
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +65,40 @@ class Guard:
             await send(message)
 
         limit = self._limit_of(scope["path"])
+        limited = receive if limit is None else _counted(receive, limit)
         try:
             if limit is not None and _announced(scope) > limit:
                 await answer(watched, 413, _too_large(limit))
-            else:
-                limited = receive if limit is None else _counted(receive, limit)
+                return
+            try:
                 await self._app(scope, limited, watched)
+            except SQLAlchemyError as error:
+                if started or not _may_go_again(scope, error):
+                    raise
+                await self._app(scope, limited, watched)  # over a new connection
         except ClientDisconnect:  # nobody is left to answer, and nothing is wrong here
             log.debug("%s %s: the client went away", scope["method"], scope["path"])
-        except Exception:  # any bug of a handler: the user gets its number, the log its trace
-            trace = secrets.token_hex(4)
-            log.exception("trace %s: %s %s failed", trace, scope["method"], scope["path"])
+        except Exception as error:  # any bug of a handler, or no database
+            problem, retry_after_s = _told(scope, error)
             if not started:
-                await answer(send, 500, _internal(trace))
+                status = 500 if retry_after_s is None else 503
+                await answer(send, status, problem, retry_after_s=retry_after_s)
+
+
+def _may_go_again(scope: Scope, error: SQLAlchemyError) -> bool:
+    """It only reads, and lost its connection, or its turn, on the way."""
+    return scope["method"] in ("GET", "HEAD") and (is_away(error) or is_conflict(error))
+
+
+def _told(scope: Scope, error: Exception) -> tuple[Problem, int | None]:
+    """What the user hears, and when to try again, where that may help. The user of a bug gets its
+    number, the log its trace."""
+    if is_away(error) or is_conflict(error):
+        log.warning("%s %s: %s", scope["method"], scope["path"], in_words(error))
+        return _NO_DATABASE, RETRY_S
+    trace = secrets.token_hex(4)
+    log.exception("trace %s: %s %s failed", trace, scope["method"], scope["path"])
+    return _internal(trace), None
 
 
 def _announced(scope: Scope) -> int:
@@ -119,8 +142,20 @@ def _internal(trace: str) -> Problem:
     )
 
 
-async def answer(send: Send, status: int, problem: Problem) -> None:
+RETRY_S = 2
+_NO_DATABASE = Problem(
+    error="no_database",
+    message="the master does not reach its database",
+    hint="try again in a moment; if it stays, see whether that database runs",
+)
+
+
+async def answer(
+    send: Send, status: int, problem: Problem, *, retry_after_s: int | None = None
+) -> None:
     body = json.dumps(problem.model_dump()).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % retry_after_s))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

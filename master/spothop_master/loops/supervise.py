@@ -47,7 +47,7 @@ from spothop_master.loops.snapshot import (
 )
 from spothop_master.security import token_hash
 from spothop_master.settings import MasterSettings
-from spothop_master.store import elections, leases, refusals, transitions
+from spothop_master.store import dialects, elections, leases, refusals, transitions
 from spothop_master.store.db import Database
 from spothop_master.store.schema import Job
 
@@ -225,8 +225,8 @@ class Supervisor:
             except elections.LostLoop as error:
                 log.warning("%s; nothing was decided", error)
                 self._led = False
-            except Exception:  # a bug in one pass must not end the loop
-                log.exception("a supervise pass failed; the next one follows")
+            except Exception as error:  # a bug in one pass must not end the loop
+                _report(error, "a supervise pass failed; the next one follows")
             self._rest()
 
     def _turn(self) -> None:
@@ -376,8 +376,8 @@ class Supervisor:
             raise
         except (leases.StaleLease, transitions.StaleState) as error:
             log.info("%s; looking again at the next pass", error)
-        except Exception:  # a bug in one job must not stop the others
-            log.exception("job %s: this pass failed; the next one follows", job_id)
+        except Exception as error:  # a bug in one job must not stop the others
+            _report(error, f"job {job_id}: this pass failed; the next one follows")
             self._troubled.add(job_id)
         self._agenda.changed([job_id])
 
@@ -500,6 +500,14 @@ class Supervisor:
 def _booting_without_key(secret: str) -> Booting:
     """Of this process alone; for clouds whose VMs boot no image."""
     return Booting(join_token=lambda vm: token_hash(f"{secret} {vm}"), zips=dict)
+
+
+def _report(error: Exception, what: str) -> None:
+    """With its trace, unless it only is that the database does not answer."""
+    if dialects.is_away(error) or dialects.is_conflict(error):
+        log.warning("%s: the database says: %s", what, dialects.in_words(error))
+    else:
+        log.error(what, exc_info=error)
 
 
 def _groups(work: Sequence[Snapshot]) -> list[list[str]]:
