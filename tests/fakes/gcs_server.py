@@ -16,7 +16,6 @@ https://cloud.google.com/storage/docs/multipart-uploads:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from fakes.s3_server import Answer, Asked, S3Server, error
@@ -106,15 +105,3 @@ class GcsServer(S3Server):
         upload = self._uploads.get(query["uploadId"])
         sizes = [len(upload.parts[number]) for number in sorted(upload.parts)] if upload else []
         return any(size < LEAST_PART for size in sizes[:-1])
-
-
-def metadata_answers(path: str, token: str) -> tuple[str, str] | None:
-    """What the metadata server of a VM with a service account says (type, text), as far as the
-    credentials of obstore and google-auth ask for it."""
-    account = "/computeMetadata/v1/instance/service-accounts/default/"
-    if path == f"{account}token":
-        told = {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
-        return "application/json", json.dumps(told)
-    if path == f"{account}email":
-        return "text/plain", "spothop-vm@my-project.iam.gserviceaccount.com"
-    return None
