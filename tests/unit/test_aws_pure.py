@@ -340,7 +340,8 @@ def test_a_list_of_regions_is_a_configuration(tmp_path: Path) -> None:
     assert config.image_for("us-east-1", gpu=False, arch="x86_64") == "ami-0a"
     gpu = config.image_for("us-east-1", gpu=True, arch="arm64")
     assert gpu.startswith("resolve:ssm:/aws/service/deeplearning/ami/arm64/")
-    assert "/amd64/" in AwsConfig(regions={"r": {}}).image_for("r", gpu=False, arch="x86_64")  # type: ignore[dict-item]
+    plain = AwsConfig.model_validate({"regions": ["us-east-1"]})
+    assert "/amd64/" in plain.image_for("us-east-1", gpu=False, arch="x86_64")
 
 
 @pytest.mark.parametrize(
@@ -350,6 +351,9 @@ def test_a_list_of_regions_is_a_configuration(tmp_path: Path) -> None:
         ("regions: [us-east-1]\nregion: x", "region: Extra"),
         ("regions: [us-east-1]\nimage: ubuntu", "image"),
         ("regions: {us-east-1: {subnet: x}}", "subnet: Extra"),
+        ("regions: [us-east-1a]", "'us-east-1a' is no region; one is called like us-east-1"),
+        ("regions: {us east 1: {}}", "'us east 1' is no region"),
+        ("- us-east-1", "expected keys and values, such as `regions:`"),
     ],
 )
 def test_mistakes_in_the_configuration_name_the_field(

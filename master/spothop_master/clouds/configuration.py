@@ -53,7 +53,7 @@ def read(
         raise ConfigError(f"{what} {file}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(
-            f"{what} {file}: expected keys and values, such as `isolation: processes`"
+            f"{what} {file}: expected keys and values, such as `{next(iter(model.model_fields))}:`"
         )
     try:
         return model.model_validate({**(defaults or {}), **content})

@@ -10,6 +10,7 @@ instance_profile: spothop-vm   # whose role the VMs have
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,8 @@ GPU_IMAGE = (
 https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html"""
 DEBIAN_ARCH = {"x86_64": "amd64"}
 """Where Debian has another name for an architecture."""
+
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 
 Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Image = Annotated[str, Field(pattern=r"^(ami-[0-9a-f]+|resolve:ssm:\S+)$")]
@@ -82,6 +85,11 @@ class AwsConfig(Strict):
     @classmethod
     def _from_names(cls, value: Any) -> Any:
         """`[us-east-1, eu-west-1]` will do."""
+        names = value if isinstance(value, (list, dict)) else ()
+        if wrong := [name for name in names if not _REGION.fullmatch(str(name))]:
+            raise ValueError(
+                f"{wrong[0]!r} is no region; one is called like us-east-1, and us-east-1a is a zone"
+            )
         if isinstance(value, list):
             return {name: {} for name in value}
         if isinstance(value, dict):
