@@ -308,6 +308,45 @@ def test_azure_acknowledgement_that_is_refused_gives_up_after_a_few_tries(
     assert [r.method for r in harness.requests].count("POST") == tries
 
 
+@pytest.mark.parametrize("busy", [429, 503])
+def test_azure_acknowledgement_that_is_told_to_wait_is_sent_again(busy: int) -> None:
+    answers = [httpx.Response(busy), httpx.Response(200)]
+    shown = azure(events(event()))
+
+    def respond(request: httpx.Request) -> Answer:
+        return answers.pop(0) if request.method == "POST" else shown(request)
+
+    harness = MasterHarness(respond)
+    assert acknowledged(harness) is True
+    assert answers == []
+    assert harness.slept, "not at once"
+
+
+def test_azure_clock_that_is_an_hour_off_moves_no_deadline() -> None:
+    """The endpoint's own time counts: `Date` and `NotBefore` are of one clock."""
+    told = httpx.Response(
+        200,
+        json={"Events": [event(NotBefore="Fri, 01 May 2026 13:00:20 GMT")]},
+        headers={"Date": "Fri, 01 May 2026 13:00:00 GMT"},
+    )
+    (notice,) = run(MasterHarness(azure(told)), Dialect.AZURE)
+    assert notice.deadline_monotonic == START + 20.0
+
+
+def test_azure_notice_waits_for_the_name_of_this_vm_and_is_not_lost() -> None:
+    """Others of a set are shown, too: without its name nobody knows whose a notice is."""
+    names = [httpx.Response(503), httpx.Response(429), httpx.Response(200, json={"compute": {}})]
+    shown = azure(events(event(EventId="E0", Resources=["vm-2"]), event()))
+
+    def respond(request: httpx.Request) -> Answer:
+        if request.url.path == "/metadata/instance" and names:
+            return names.pop(0)
+        return shown(request)
+
+    (notice,) = run(MasterHarness(respond), Dialect.AZURE, vm_name=None)
+    assert notice.event == "E1"
+
+
 # --- GCP ----------------------------------------------------------------------------------------
 
 
@@ -374,6 +413,7 @@ ODD: list[Answer] = [
     httpx.Response(302, headers={"Location": "http://elsewhere"}),
     httpx.Response(429),
     httpx.Response(500),
+    httpx.Response(503),
 ]
 NOTICE: dict[Dialect, Responder] = {
     Dialect.AWS: aws(action()),
