@@ -21,10 +21,13 @@ from support import leftovers, memory_disk
 # more is found; with `--all` many new ones.
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("home", max_examples=30, **_SLOW)
-settings.register_profile("ci", max_examples=30, derandomize=True, **_SLOW)
+settings.register_profile("ci", max_examples=20, derandomize=True, **_SLOW)
 settings.register_profile("all", max_examples=500, **_SLOW)
 settings.register_profile(  # `make mutants` asks whether an example fails, not for the smallest one
-    "mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+    "mutants",
+    settings.get_profile("ci"),
+    max_examples=30,
+    phases=[Phase.explicit, Phase.generate],
 )
 settings.load_profile("ci" if os.environ.get("CI") else "home")  # noqa: TID251  the tests' switch
 

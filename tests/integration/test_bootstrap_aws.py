@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from moto.s3.models import s3_backends
 
 from fakes.installation import Bootstrap, Killed
 from spothop_master.bootstrap import desired
@@ -262,6 +261,8 @@ def test_delete_keeps_a_bucket_that_holds_something(installation: Bootstrap) -> 
 
 
 def test_an_upgrade_stops_the_vm_for_its_backup_and_replaces_it(installation: Bootstrap) -> None:
+    from moto.s3.models import s3_backends
+
     installation.run(yes=True)
     [old], [address] = installation.masters(), installation.account()["addresses"]
     installation.aws.client("s3").put_object(Bucket=BUCKET, Key=NEWEST, Body=b"1")

@@ -20,9 +20,6 @@ from typing import Any
 
 import obstore
 import pytest
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from spothop.storageoptions import provider_of
 from spothop_master.bootstrap import first_boot, software, user_data
@@ -54,6 +51,10 @@ def test_requests_are_signed_as_the_sdk_does(
     monkeypatch: pytest.MonkeyPatch, method: str, body: bytes, token: str
 ) -> None:
     url, headers = "https://b-1.s3.eu-west-1.amazonaws.com/master/a.zip", {"X-Amz-Target": "A.B"}
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
     signer = S3SigV4Auth(Credentials("AKIA", "secret", token or None), "s3", "eu-west-1")
     request = AWSRequest(method=method, url=url, headers=dict(headers), data=body)
     request.context["client_config"] = None

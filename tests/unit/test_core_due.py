@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from spothop.wire import (
@@ -34,6 +34,7 @@ from spothop_master.core.facts import (
 )
 from spothop_master.core.refusals import BackOff, PoolRefusal, Scope
 from support.core_facts import NOW, OTHER, POOL, ago, attempt, ended, seen, vm
+from support.examples import examples
 
 LISTED = Sighting(cloud_id="i-a", over=False, running_at=ago(490))
 TRAINS = vm(sighting=LISTED, listed_at=ago(1))
@@ -263,7 +264,7 @@ def first_s(facts: Snapshot, found: Due) -> float:
     return min(waits, default=HORIZON_S)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(100, suppress_health_check=[HealthCheck.filter_too_much])
 @given(facts=snapshots())
 def test_until_then_there_is_nothing_to_decide(facts: Snapshot) -> None:
     """Second by second, as all facts are in whole seconds."""
@@ -274,14 +275,14 @@ def test_until_then_there_is_nothing_to_decide(facts: Snapshot) -> None:
         assert decide(later(facts, passed)) == [], f"after {passed} s of {left_s}"
 
 
-@settings(max_examples=30)
+@examples(100)
 @given(facts=snapshots())
 def test_what_it_names_lies_ahead(facts: Snapshot) -> None:
     found = due(facts)
     assert found is None or first_s(facts, found) > 0
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(60, suppress_health_check=[HealthCheck.filter_too_much])
 @given(facts=snapshots(), heard=st.sampled_from(["a", "b", "c"]))
 def test_a_vm_that_is_heard_again_matters_only_if_it_is_a_suspect(
     facts: Snapshot, heard: str

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spothop.wire import AttemptState, EndReason, JobState, Pool, VmReason, VmState, Wanted
@@ -34,6 +34,7 @@ from spothop_master.core.facts import (
 )
 from spothop_master.core.follow import Living, job_state
 from spothop_master.core.refusals import PoolRefusal
+from support.examples import examples
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 POOL = Pool(cloud="x", region="r", zone="a", vm="gpu")
@@ -256,7 +257,7 @@ MOMENTS = st.none() | st.integers(0, 99).map(ago)
 
 
 @given(moments=st.lists(MOMENTS, max_size=4))
-@settings(max_examples=100, deadline=None)
+@examples(200)
 def test_reached_needs_all_and_happened_needs_one(moments: list[datetime | None]) -> None:
     known = [moment for moment in moments if moment is not None]
     all_have = bool(moments) and len(known) == len(moments)
@@ -265,7 +266,7 @@ def test_reached_needs_all_and_happened_needs_one(moments: list[datetime | None]
 
 
 @given(steps=st.lists(st.none() | st.integers(0, 99), max_size=4))
-@settings(max_examples=100, deadline=None)
+@examples(200)
 def test_the_newest_step_is_the_highest_that_any_place_told_of(steps: list[int | None]) -> None:
     known = [step for step in steps if step is not None]
     assert gang.newest(steps) == (max(known) if known else None)

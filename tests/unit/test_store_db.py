@@ -13,9 +13,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -60,6 +57,9 @@ def new_job(job_id: str) -> Job:
 
 
 def test_models_and_migrations_agree(db: Database) -> None:
+    from alembic.autogenerate import compare_metadata  # a second, which most tests do not need
+    from alembic.migration import MigrationContext
+
     with db.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
@@ -80,6 +80,8 @@ def test_migrations_make_the_same_indexes_and_guards_as_the_models(
 
 def test_migrating_again_is_harmless_and_there_is_one_head(db: Database) -> None:
     db.migrate()
+    from alembic.script import ScriptDirectory
+
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [newest_revision()]
     assert db.revision() == newest_revision()
     with db.read() as session:
