@@ -1,11 +1,11 @@
-"""Google Cloud Storage's XML API on loopback, as obstore speaks it; strict where it differs from S3.
+"""Google Cloud Storage's XML API on loopback, as obstore speaks it; strict where S3 differs.
 
-The parts that are S3's (objects, ranges, listings, multipart uploads, faults by script) are those of
-`S3Server`. What is its own, by https://cloud.google.com/storage/docs/xml-api/reference-headers and
+The parts that are S3's (objects, ranges, listings, multipart uploads, faults by script) are those
+of `S3Server`. Its own, by https://cloud.google.com/storage/docs/xml-api/reference-headers and
 https://cloud.google.com/storage/docs/multipart-uploads:
 
-- a conditional create is `x-goog-if-generation-match: 0`; S3's `If-None-Match` on a write is refused
-  here, where GCS would quietly not heed it;
+- a conditional create is `x-goog-if-generation-match: 0`; S3's `If-None-Match` on a write is
+  refused here, where GCS would quietly not heed it;
 - no request of a multipart upload may carry a precondition;
 - objects are deleted one by one, and deleting what is not there is an error (404);
 - who asks says so by a bearer token: 401 without a good one.
