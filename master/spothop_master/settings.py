@@ -138,8 +138,9 @@ class MasterSettings(BaseModel):
     needs another one beside it (docs/several_masters.md)."""
     beside_url: str = ""
     """At which other masters of the same database reach this one; `public_url` by default."""
-    owner: str = ""
-    """Name of this installation in the tags of its VMs; made at the first start."""
+    owner: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,63}$")
+    """Name of this installation in the tags of its VMs; made at the first start. Letters, digits
+    and `_.-`, which every cloud takes in a tag and none takes for a pattern."""
 
     sync_every_s: float = Field(default=5, gt=0)
     """How often an agent reports."""

@@ -489,3 +489,10 @@ def test_a_session_that_expires_does_not_end_asking_for_notices(
     with pytest.raises(AuthFailed):
         cloud.list("us")
     assert not cloud._without_status
+
+
+def test_an_owner_is_no_pattern(aws: Emulator, cloud: AwsCloud) -> None:
+    """EC2 takes `*` in a filter for anything: the VMs of others would be listed as ours."""
+    cloud.launch(spec(), "t")
+    assert len(cloud.list("us")) == 1
+    assert cloud.list("u*") == cloud.list("??") == []

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from spothop_master import home, serving
 from spothop_master import program as main
@@ -179,3 +180,10 @@ def test_a_wrong_section_on_retention_names_what_is_wrong(tmp_path: Path, text: 
 def test_every_setting_of_retention_stands_in_its_document() -> None:
     told = (Path(__file__).resolve().parents[2] / "docs" / "retention.md").read_text("utf-8")
     assert [name for name in Retention.model_fields if f"`{name}`" not in told] == []
+
+
+@pytest.mark.parametrize("owner", ["*", "team?", "a b", "x" * 64, "a/b", "a\n"])
+def test_the_name_of_an_installation_is_no_pattern(tmp_path: Path, owner: str) -> None:
+    with pytest.raises(ValidationError, match="owner"):
+        MasterSettings(home=tmp_path, owner=owner)
+    assert MasterSettings(home=tmp_path, owner="team-a_1.b").owner == "team-a_1.b"

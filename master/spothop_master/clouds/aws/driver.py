@@ -151,7 +151,7 @@ class AwsCloud:
     def list_region(self, region: str, owner: str) -> Sequence[Vm]:
         question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
         pages = self._calls.pages("ec2", region, "describe_instances", **question)
-        rows = [*reading.instances(pages)]
+        rows = [row for row in reading.instances(pages) if reading.is_of(owner, row)]
         asks = region not in self._without_status and any(map(reading.is_spot_and_alive, rows))
         found = self._read(rows, region, self._statuses(region, owner) if asks else {})
         with self._lock:

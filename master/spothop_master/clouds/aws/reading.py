@@ -16,7 +16,7 @@ from typing import Any
 from spothop.wire import Pool
 from spothop_master.clouds.aws import errors
 from spothop_master.clouds.aws.requests import OUR_TAGS, Image
-from spothop_master.clouds.base import CloudVmState, Remain, Vm
+from spothop_master.clouds.base import OWNER_TAG, CloudVmState, Remain, Vm
 from spothop_master.core.evidence import EndCause
 
 Answer = Mapping[str, Any]
@@ -119,6 +119,12 @@ def instances(pages: Iterable[Answer]) -> Iterator[Answer]:
     for page in pages:
         for reservation in page["Reservations"]:
             yield from reservation["Instances"]
+
+
+def is_of(owner: str, instance: Answer) -> bool:
+    """By its tag, to the letter: in EC2's filters `*` and `?` stand for anything."""
+    tags = instance.get("Tags", ())
+    return any(tag["Key"] == OWNER_TAG and tag["Value"] == owner for tag in tags)
 
 
 def vm(
