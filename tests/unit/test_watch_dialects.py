@@ -36,6 +36,9 @@ class MasterHarness:
 
     respond: Responder
     polls: int = 8
+    wall_off_s: float = 0.0
+    """How far this VM's clock is off."""
+    most_requests: int = 50
     now: float = START
     slept: list[float] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
@@ -49,7 +52,7 @@ class MasterHarness:
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        if len(self.requests) > 50:
+        if len(self.requests) > self.most_requests:
             raise ScriptOver
         answer = self.respond(request)
         if isinstance(answer, Exception):
@@ -73,7 +76,7 @@ def run(harness: MasterHarness, dialect: Dialect, *, vm_name: str | None = "vm-1
                     client=client,
                     clock=lambda: harness.now,
                     sleep=harness.sleep,
-                    wall=lambda: WALL + harness.now - START,
+                    wall=lambda: WALL + harness.wall_off_s + harness.now - START,
                     rng=random.Random(1),
                     inform=harness.told.append,
                 ):
@@ -350,12 +353,18 @@ def test_azure_notice_waits_for_the_name_of_this_vm_and_is_not_lost() -> None:
 # --- GCP ----------------------------------------------------------------------------------------
 
 
-def gcp(*answers: Answer) -> Responder:
-    left = list(answers)
+MAINTENANCE = "/computeMetadata/v1/instance/maintenance-event"
+
+
+def gcp(*answers: Answer, maintenance: list[Answer] | None = None) -> Responder:
+    """One answer for each look at `preempted`, and for each at the maintenance, then NONE."""
+    left, planned = list(answers), list(maintenance or ())
 
     def respond(request: httpx.Request) -> Answer:
         if request.headers.get("Metadata-Flavor") != "Google":
             return httpx.Response(403)
+        if request.url.path == MAINTENANCE:
+            return planned.pop(0) if planned else value("NONE")
         if not left:
             raise ScriptOver
         return left.pop(0)
@@ -367,36 +376,91 @@ def value(text: str, etag: str | None = "e1") -> httpx.Response:
     return httpx.Response(200, text=text, headers={"ETag": etag} if etag else {})
 
 
+def preempted_asked(harness: MasterHarness) -> list[httpx.Request]:
+    return [request for request in harness.requests if request.url.path != MAINTENANCE]
+
+
 def test_gcp_asks_plainly_first_and_then_waits_for_a_change_of_that_etag() -> None:
     harness = MasterHarness(gcp(value("FALSE", "e1"), value("TRUE", "e2"), value("TRUE", "e2")))
     (notice,) = run(harness, Dialect.GCP)
     assert (notice.kind, notice.deadline_monotonic) == ("preempt", None)
-    assert dict(harness.requests[0].url.params) == {}
-    assert dict(harness.requests[1].url.params) == {
+    first, second, third = preempted_asked(harness)[:3]
+    assert dict(first.url.params) == {}
+    assert dict(second.url.params) == {
         "wait_for_change": "true",
         "timeout_sec": "60",
         "last_etag": "e1",
     }
-    assert harness.requests[1].extensions["timeout"]["read"] > 60
-    assert harness.requests[2].url.params["last_etag"] == "e2"
+    assert second.extensions["timeout"]["read"] > 60
+    assert third.url.params["last_etag"] == "e2"
 
 
 def test_gcp_sees_a_flip_that_came_before_the_first_request() -> None:
     assert len(run(MasterHarness(gcp(value("TRUE"))), Dialect.GCP)) == 1
 
 
-def test_gcp_retries_503_and_starts_over_with_a_plain_get() -> None:
-    harness = MasterHarness(gcp(value("FALSE"), httpx.Response(503), value("TRUE", "e2")))
+@pytest.mark.parametrize("status", [429, 500, 503, 404])
+def test_gcp_asks_again_after_a_pause_and_starts_over_with_a_plain_get(status: int) -> None:
+    harness = MasterHarness(gcp(value("FALSE"), httpx.Response(status), value("TRUE", "e2")))
     assert len(run(harness, Dialect.GCP)) == 1
-    assert len(harness.slept) == 1
-    assert dict(harness.requests[2].url.params) == {}
+    [pause] = harness.slept
+    assert 1.0 <= pause <= 4.0
+    assert dict(preempted_asked(harness)[2].url.params) == {}
+
+
+def test_gcp_backs_off_while_it_is_refused_and_never_far() -> None:
+    busy = [httpx.Response(429) for _ in range(7)]
+    harness = MasterHarness(gcp(*busy, value("TRUE")), polls=20)
+    assert len(run(harness, Dialect.GCP)) == 1
+    assert sum(harness.slept[:7]) >= 7 * 1.0
+    assert max(harness.slept) <= 4.0
+
+
+@pytest.mark.parametrize("years", [-30, 30])
+def test_gcp_needs_no_clock_of_this_vm(years: int) -> None:
+    harness = MasterHarness(gcp(value("FALSE"), value("TRUE", "e2")), wall_off_s=years * 31e6)
+    (notice,) = run(harness, Dialect.GCP)
+    assert notice.deadline_monotonic is None, "the grace period that was promised counts"
+
+
+def test_gcp_recommends_to_leave_before_its_host_is_maintained_and_says_so_once() -> None:
+    told = iter([value("TERMINATE_ON_HOST_MAINTENANCE")] * 3)
+
+    def respond(request: httpx.Request) -> Answer:
+        if request.url.path == MAINTENANCE:
+            return next(told, value("NONE"))
+        return value("FALSE", None)
+
+    harness = MasterHarness(respond, polls=240)
+    harness.most_requests = 500
+    (notice,) = run(harness, Dialect.GCP)
+    assert (notice.kind, notice.deadline_monotonic) == (AT_RISK, None)
+    assert harness.told == [notice.detail]
+    assert "TERMINATE_ON_HOST_MAINTENANCE" in notice.detail
+    assert harness.paths().count(MAINTENANCE) == 4, "once a minute"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (value("MIGRATE_ON_HOST_MAINTENANCE"), 1),
+        (value("NONE"), 0),
+        (httpx.Response(503), 0),
+        (httpx.Response(200, text="<html>a portal</html>"), 0),
+        (httpx.ReadTimeout("slow"), 0),
+    ],
+)
+def test_gcp_makes_no_notice_of_other_maintenance(answer: Answer, told: int) -> None:
+    harness = MasterHarness(gcp(value("FALSE"), value("TRUE", "e2"), maintenance=[answer]))
+    (notice,) = run(harness, Dialect.GCP)
+    assert (notice.kind, len(harness.told)) == ("preempt", told)
 
 
 @pytest.mark.parametrize("etag", [None, "e1"], ids=["no etag", "long poll answered at once"])
 def test_gcp_never_spins(etag: str | None) -> None:
     harness = MasterHarness(lambda request: value("FALSE", etag), polls=5)
     run(harness, Dialect.GCP)
-    assert len(harness.requests) <= len(harness.slept) + 1
+    assert len(preempted_asked(harness)) <= len(harness.slept) + 1
 
 
 # --- all ----------------------------------------------------------------------------------------
