@@ -368,6 +368,9 @@ def test_nothing_is_committed_on_top_of_what_the_author_does_not_know() -> None:
     with pytest.raises(UnknownCommits) as caught:
         commit(chain, 1, 15, entry_id="c", seen=known.n)
     assert [(entry.n, entry.id) for entry in caught.value.entries] == [(3, "a"), (4, "b")]
+    with pytest.raises(UnknownCommits) as caught:
+        commit(chain, 1, 15, entry_id="c", seen=0)
+    assert [entry.n for entry in caught.value.entries] == [2, 3, 4]  # its fence is none
     assert chain.newest_number() == 4
     assert commit(chain, 1, 20, entry_id="a", seen=known.n) == arrived[0]  # there already
     assert commit(chain, 1, 40, entry_id="d", seen=4).n == 5
@@ -392,7 +395,8 @@ def test_a_create_that_wins_the_number_of_a_commit_is_looked_at_first() -> None:
 def test_the_later_vm_of_one_attempt_is_fenced() -> None:
     store = RemoteStore(MemoryStore(), "memory")
     first = Chain(store, JOB).fence(3, vm="vm-a")
-    with pytest.raises(Fenced, match="VM 'vm-a', which runs the same attempt") as caught:
+    told = f"attempt 3 of job '{JOB}' is fenced by VM 'vm-a', which runs the same attempt"
+    with pytest.raises(Fenced, match=told) as caught:
         Chain(store, JOB).fence(3, vm="vm-b")
     assert (caught.value.by, caught.value.vm) == (3, "vm-a")
     assert Chain(store, JOB).fence(3, vm="vm-a") == first  # its agent was started again

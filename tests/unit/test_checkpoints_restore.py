@@ -322,6 +322,19 @@ def test_a_file_record_never_leads_out_or_collides(chain: Chain, tmp_path: Path,
     assert len(restored.rejected) == 1
 
 
+@pytest.mark.parametrize("name", ["..", ".", "../../w", "w\0"])
+def test_nor_does_one_in_a_folder_that_is_known_already(
+    chain: Chain, tmp_path: Path, name: str
+) -> None:
+    """Only the first file of a folder is looked at part by part."""
+    entry = save(chain, tmp_path, 1)
+    [in_folder] = [record for record in entry.files if record.path == "deep/o.bin"]
+    bad = dataclasses.replace(in_folder, path=f"deep/{name}")
+    bad_entry = dataclasses.replace(entry, n=9, files=(in_folder, bad))
+    restored = restore(chain.store, [entry, bad_entry], tmp_path / "job")
+    assert (restored.entry, len(restored.rejected)) == (entry, 1)
+
+
 def test_an_impossible_key_is_damage(chain: Chain, tmp_path: Path) -> None:
     entry = save(chain, tmp_path, 1)
     bad = dataclasses.replace(entry.files[-1], key="../../etc/passwd")

@@ -17,6 +17,7 @@ from spothop.storage import (
     ObjectStore,
     RemoteStore,
     SourceUnreadable,
+    StorageDenied,
     StorageUnavailable,
     UnsafePath,
 )
@@ -129,6 +130,20 @@ def test_nothing_at_the_url_is_said(tmp_path: Path, name: str) -> None:
     with pytest.raises(ObjectMissing, match=name):
         fetch_tree(StorageSpec(url=(tmp_path / name).as_uri()), tmp_path / "target")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_why_a_url_cannot_be_looked_at_is_said_before_that_it_is_no_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [StorageDenied("the bucket is denied"), ObjectMissing("no such object")]
+
+    def opened(spec: StorageSpec, *, create: bool) -> ObjectStore:
+        assert create is False
+        raise errors.pop(0)
+
+    monkeypatch.setattr(transfer, "open_store", opened)
+    with pytest.raises(ObjectMissing, match="the bucket is denied"):
+        fetch_tree(StorageSpec(url="s3://bucket/data"), tmp_path / "target")
 
 
 @pytest.mark.parametrize("at", [1, 2])
