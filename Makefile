@@ -32,7 +32,7 @@ help:
 	@echo "make openapi  write docs/openapi.json anew, after a change of the REST API"
 	@echo "make lock    write requirements/*.txt anew, after a change of constraints.txt or pyproject.toml"
 	@echo "make audit   look for known faults of what is installed (needs the Python Package Index)"
-	@echo "make bench   measure; results go to benchmarks/results/"
+	@echo "make bench   measure; results go to benchmarks/results/; PART=one-master: what one master carries"
 	@echo "make clean   remove .venv and what the demo left"
 
 .venv/ready: pyproject.toml constraints.txt requirements/dev.txt
@@ -98,7 +98,7 @@ audit: .venv/ready
 
 bench: .venv/ready
 	$(PIP) $(THIS) '.[bench]'
-	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python benchmarks/run_all.py $(PART)
 
 clean:
 	rm -rf .venv .venv-python .demo .mutants demo-report.json

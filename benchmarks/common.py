@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,11 @@ def quantile(values: Sequence[float], q: float) -> float:
         raise ValueError("no values")
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+
+def progress(text: str) -> None:
+    """What is done now, with the time of day, for whoever waits."""
+    print(f"  {time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def publish(name: str, title: str, rows: Sequence[dict[str, Any]], **facts: Any) -> None:

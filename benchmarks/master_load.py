@@ -32,7 +32,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from common import publish, quantile
+from common import progress, publish, quantile
 from load.agents import Plan
 from load.fleet import Member, write
 from load.serve import settings_of
@@ -60,6 +60,10 @@ class Case:
     url: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> str:
+        return "quiet" if self.quiet else "training" if self.training else "heartbeats"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -84,8 +88,10 @@ def run(case: Case) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         port = free_port()
+        progress(f"{case.agents} VMs, {case.kind}: writing their rows")
         fill(home, port, case)
         with master(home, port, case) as pid:
+            progress(f"{case.seconds:.0f} s are measured")
             begin_at = time.monotonic() + 0.5 + SETTLE_S
             planned = plans(case, port, begin_at)
             agents = [] if case.quiet else [agents_of(plan) for plan in planned]
@@ -277,6 +283,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--notices", type=int, default=100, help="in one second, with --training")
     parser.add_argument("--grow", action="store_true", help="100, 1,000 and 5,000 VMs")
     parser.add_argument("--database-url", dest="url", default="", help="an empty database")
+    parser.add_argument("--result", default="master_load", help="name of the file in results/")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
 
@@ -303,11 +310,11 @@ def main() -> int:
         print(json.dumps(found if options.grow else found[0]))
         return 1 if missed else 0
     rows = [
-        {"kind": "quiet" if case.quiet else "training" if case.training else "heartbeats"}
+        {"kind": case.kind}
         | {key: value for key, value in asdict(one).items() if key != "problems"}
         for case, one in results
     ]
-    publish("master_load", "one master, its agents, one core", rows, missed=missed)
+    publish(options.result, "one master, its agents, one core", rows, missed=missed)
     for _, one in results:
         for problem in one.problems:
             print(f"  {problem}")

@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 
-from common import publish, quantile
+from common import progress, publish, quantile
 from load.fleet import OWNER, Member, RestingCloud, write
 from spothop_master.app import create_app, first_start
 from spothop_master.loops.retention import Retention
@@ -189,13 +189,19 @@ def sum_up(session: Session) -> None:
     )
 
 
-def fill(master: Master, jobs: int) -> None:
-    now = datetime.now(timezone.utc)
+def fill(master: Master, jobs: int, *, until: float) -> int:
+    """How many of them were written until then (monotonic); the others are left out."""
+    now, done = datetime.now(timezone.utc), 0
     for first in range(0, jobs, AT_ONCE):
+        if time.monotonic() > until:
+            break
+        progress(f"{first} of {jobs} jobs written")
+        done = min(jobs, first + AT_ONCE)
         with master.services.db.begin() as session:
             write_year(session, range(first, min(jobs, first + AT_ONCE)), jobs, now)
     with master.services.db.begin() as session:
         sum_up(session)
+    return done
 
 
 # --- measuring ----------------------------------------------------------------------------------
@@ -209,8 +215,14 @@ def counts(master: Master) -> dict[str, int]:
         }
 
 
-async def retain(master: Master, *, hurry: bool) -> dict[str, Any]:
-    """Retention in a thread, and syncs meanwhile."""
+async def retain(master: Master, *, hurry: bool, until: float) -> dict[str, Any]:
+    """Retention in a thread, and syncs meanwhile; what it has not done until then (monotonic), the
+    next run would."""
+
+    def rest(seconds: float) -> bool:
+        over = time.monotonic() > until
+        return over or (not hurry and services.stopping.wait(seconds))
+
     services, waits_ms = master.services, []
     before, bytes_before = counts(master), services.db.bytes()[0]
     loop = Retention(
@@ -220,7 +232,7 @@ async def retain(master: Master, *, hurry: bool) -> dict[str, Any]:
         bundles=services.bundles,
         sessions=services.sessions,
         clock=services.clock,
-        rest=(lambda _: False) if hurry else services.stopping.wait,
+        rest=rest,
     )
     began = time.monotonic()
     thread = threading.Thread(target=loop.run_once)
@@ -268,15 +280,18 @@ async def compare(empty: Master, year: Master, rounds: int) -> list[dict[str, An
     return rows
 
 
-async def run(folder: Path, jobs: int, rounds: int, *, hurry: bool) -> int:
-    empty, year = Master(folder / "empty"), Master(folder / "year")
+async def run(folder: Path, jobs: int, rounds: int, *, hurry: bool, minutes: float) -> int:
+    began, empty, year = time.monotonic(), Master(folder / "empty"), Master(folder / "year")
     if year.new:
-        fill(year, jobs)
+        jobs = fill(year, jobs, until=began + 60 * minutes / 3)
     async with AsyncExitStack() as stack:
         for master in (empty, year):
             await master.open(stack)
+        progress(f"{jobs} jobs: what users and agents wait for before retention")
         unthinned = await compare(empty, year, rounds // 4)
-        retention = await retain(year, hurry=hurry)
+        progress("retention")
+        retention = await retain(year, hurry=hurry, until=began + 60 * minutes * 3 / 4)
+        progress("and what they wait for after it")
         rows = await compare(empty, year, rounds)
     facts = {
         "jobs": jobs,
@@ -303,10 +318,16 @@ def main() -> int:
         "--keep", type=Path, help="use the databases in this folder, and leave them"
     )
     parser.add_argument("--hurry", action="store_true", help="retention without rests")
+    parser.add_argument(
+        "--minutes", type=float, default=600, help="end in time, with fewer jobs where it must be"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)
-        return asyncio.run(run(folder, options.jobs, options.rounds, hurry=options.hurry))
+        found = run(
+            folder, options.jobs, options.rounds, hurry=options.hurry, minutes=options.minutes
+        )
+        return asyncio.run(found)
 
 
 if __name__ == "__main__":

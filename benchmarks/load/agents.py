@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +45,8 @@ class Plan:
 @dataclass
 class Seen:
     latencies_ms: list[float] = field(default_factory=list)
+    began: list[float] = field(default_factory=list)
+    """When each of these was asked, on the machine's monotonic clock."""
     late: int = 0
     """Answers that came after the next sync was due."""
     failed: list[str] = field(default_factory=list)
@@ -71,6 +75,7 @@ class Agent:
             await self._sync(self._reports() if plan.trains else [])
             took_s = time.monotonic() - began
             self.seen.latencies_ms.append(took_s * 1000)
+            self.seen.began.append(began)
             self.seen.late += took_s > plan.every_s
             next_at = max(next_at + plan.every_s, time.monotonic())
 
@@ -147,7 +152,10 @@ async def run(plan: Plan) -> Seen:
     agents = [Agent(Member(number=number), plan, seen) for number in numbers]
     gap_s = 1.0 / max(1, plan.notices)  # all within one second
     times = [plan.notice_at + i * gap_s if i < plan.notices else None for i in range(plan.count)]
-    await asyncio.gather(*(agent.run(at) for agent, at in zip(agents, times, strict=True)))
+    runs = asyncio.gather(*(agent.run(at) for agent, at in zip(agents, times, strict=True)))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runs.cancel)
+    with suppress(asyncio.CancelledError):  # whoever began it has seen enough
+        await runs
     return seen
 
 

@@ -23,6 +23,8 @@ from spothop_master.clouds.base import (
     CloudVmState,
     LaunchSpec,
     PoolInfo,
+    QuotaExceeded,
+    Scope,
     Vm,
 )
 from spothop_master.security import token_hash
@@ -33,6 +35,8 @@ ZONES = 9
 STEP_S = 0.5
 LIVES = 300
 """Ended lives of the region, so that the hazard is fitted as with real use."""
+FULL = "full"
+"""A file of this name in the master's home: the cloud takes no launch."""
 JOB_SAVES = 20
 """Measured saves and backups of each job."""
 
@@ -237,6 +241,8 @@ class RestingCloud:
         ]
 
     def launch(self, spec: LaunchSpec, token: str) -> Vm:
+        if (self._launches.parent / FULL).exists():
+            raise QuotaExceeded("nothing more can be had here", scope=Scope.ACCOUNT)
         line = json.dumps({"at": time.monotonic(), "tags": dict(spec.tags)})
         with self._launches.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
