@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import sys
@@ -82,6 +83,8 @@ FULL = {
         (sdk.LoginRefreshRequired(), AuthFailed, AuthFailed),
         (sdk.RefreshWithMFAUnsupportedError(), AuthFailed, AuthFailed),
         (RuntimeError(EXPIRED), AuthFailed, AuthFailed),
+        (FileNotFoundError("of credential_process"), AuthFailed, AuthFailed),
+        (json.JSONDecodeError("of what it wrote", "", 0), AuthFailed, AuthFailed),
         (of_role("ExpiredToken"), AuthFailed, AuthFailed),
         (of_role("IDPRejectedClaim"), AuthFailed, AuthFailed),
         (of_role("Throttling"), Throttled, Throttled),

@@ -128,6 +128,9 @@ def _as_ours(operation: str) -> Iterator[None]:
         if not str(error).startswith(_STILL_EXPIRED):
             raise
         raise AuthFailed(str(error), code="CredentialRetrievalError") from error
+    except (OSError, ValueError) as error:  # of requests the SDK has errors of its own
+        text = f"the SDK cannot read the credentials that it was told of: {error}"
+        raise AuthFailed(text, code="CredentialRetrievalError") from error
 
 
 _STILL_EXPIRED = "Credentials were refreshed, but"
