@@ -190,10 +190,11 @@ def sum_up(session: Session) -> None:
 
 
 def fill(master: Master, jobs: int, *, until: float) -> int:
-    """How many of them were written until then (monotonic); the others are left out."""
+    """How many of them were written until then (monotonic), one portion at least; the others are
+    left out."""
     now, done = datetime.now(timezone.utc), 0
     for first in range(0, jobs, AT_ONCE):
-        if time.monotonic() > until:
+        if done and time.monotonic() > until:
             break
         progress(f"{first} of {jobs} jobs written")
         done = min(jobs, first + AT_ONCE)
