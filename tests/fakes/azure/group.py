@@ -126,6 +126,11 @@ class Group:
                 if life.gone_at is not None and now >= life.gone_at:
                     self._bury(life)
 
+    def ever(self) -> list[Life]:
+        """Every VM that was made, the oldest first."""
+        with self.lock:
+            return sorted([*self.past, *self.lives.values()], key=lambda life: life.made_at)
+
     def make(self, name: str, body: dict[str, Any]) -> Life:
         now = self.clock()
         with self.lock:
