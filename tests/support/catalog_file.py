@@ -76,8 +76,12 @@ def text_of(catalogue: Catalogue, head: str, sources: Mapping[str, str], source:
 def _line(each: VmType, prices: Mapping[str, float]) -> tuple[str, ...]:
     shape = each.shape
     gpu = (shape.gpu, f"{shape.gpus}", f"{shape.gpu_memory_gib:g}") if shape.gpus else ("", "", "")
-    told = " ".join(f"{region}={_usd(prices[region])}" for region in sorted(prices))
-    return (each.cloud, each.vm, *gpu, f"{shape.cpus:g}", f"{shape.memory_gib:g}", shape.arch, told)
+    size = (f"{shape.cpus:g}", f"{shape.memory_gib:g}", shape.arch)
+    return (each.cloud, each.vm, *gpu, *size, _told(prices), _told(each.spot_prices))
+
+
+def _told(prices: Mapping[str, float]) -> str:
+    return " ".join(f"{region}={_usd(prices[region])}" for region in sorted(prices))
 
 
 def _usd(price: float) -> str:

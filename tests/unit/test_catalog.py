@@ -255,3 +255,14 @@ def test_the_script_changes_nothing_without_a_source() -> None:
     text = catalog_file.FILE.read_text(encoding="utf-8")
     head = "".join(line + "\n" for line in text.splitlines() if line.startswith("#"))
     assert catalog_file.text_of(table.packaged(), head, {}, "") == text
+
+
+def test_spot_prices_are_corrected_by_region_and_lie_below_those_on_demand() -> None:
+    rows_ = table.rows("cloud,vm,spot\ngcp,g2-standard-4,europe-west4=0.389\n")
+    g2 = table.packaged().corrected(rows_).get("gcp", "g2-standard-4")
+    assert g2 is not None
+    assert g2.spot_prices == {"us-central1": 0.424056, "europe-west4": 0.389}
+    known = [each for each in table.packaged().types if each.cloud == "gcp"]
+    assert all(each.spot_prices for each in known)
+    for each in known:
+        assert each.spot_prices["us-central1"] < each.prices["us-central1"], each

@@ -2,7 +2,8 @@
 `packaged` and `read`.
 
 One line is one VM type. `prices` are pairs `region=USD an hour` on demand, with blanks between; a
-region that is not among them has no known price, which is not a low one. In a file that corrects
+region that is not among them has no known price, which is not a low one. `spot` are the same on the
+spot market, for clouds that tell it by no call (GCP). In a file that corrects
 the package's, a line takes the place of the one with the same cloud and VM type, field by field:
 what is empty in it stays as it was, and a price of a region replaces that region's only.
 """
@@ -29,7 +30,10 @@ from spothop.catalog.needs import (
     is_gpu,
 )
 
-COLUMNS = ("cloud", "vm", "gpu", "gpus", "gpu_memory_gib", "cpus", "memory_gib", "arch", "prices")
+COLUMNS = (
+    *("cloud", "vm", "gpu", "gpus", "gpu_memory_gib", "cpus", "memory_gib", "arch"),
+    *("prices", "spot"),
+)
 
 
 class BadCatalogue(ValueError):
@@ -43,6 +47,8 @@ class VmType:
     shape: Shape
     prices: Mapping[str, float] = field(default_factory=dict)
     """Region -> USD an hour on demand, where a source tells it."""
+    spot_prices: Mapping[str, float] = field(default_factory=dict)
+    """Region -> USD an hour as spot, where a source tells it and the cloud does not."""
 
     def price(self, region: str | None = None) -> float | None:
         """In that region, or in the cheapest one; None: not known."""
@@ -196,7 +202,8 @@ def _type(row: Mapping[str, str], known: VmType | None) -> VmType:
     if bool(shape.gpu) != bool(shape.gpus):
         raise BadCatalogue(f"{name}: gpu and gpus belong together")
     prices = {**(known.prices if known is not None else {}), **_prices(name, row["prices"])}
-    return VmType(cloud=row["cloud"], vm=row["vm"], shape=shape, prices=prices)
+    spot = {**(known.spot_prices if known is not None else {}), **_prices(name, row["spot"])}
+    return VmType(cloud=row["cloud"], vm=row["vm"], shape=shape, prices=prices, spot_prices=spot)
 
 
 def _prices(name: str, text: str) -> dict[str, float]:

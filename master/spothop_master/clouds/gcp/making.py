@@ -19,7 +19,10 @@ def make(context: CloudContext) -> Cloud:
         )
     types = {
         each.vm: VmType(
-            prices=each.prices, gpu=each.shape.gpus > 0, arch=each.shape.arch or "x86_64"
+            prices=each.prices,
+            spot_prices=each.spot_prices,
+            gpu=each.shape.gpus > 0,
+            arch=each.shape.arch or "x86_64",
         )
         for each in context.catalogue.types
         if each.cloud == "gcp"
