@@ -212,6 +212,22 @@ def test_a_key_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         GcpCalls().call("GET", PATH)
 
 
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"type": "odd"}', '{"type": "service_account"}']
+)
+def test_a_key_that_cannot_be_read_is_no_fault_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    file = tmp_path / "key.json"
+    if content:
+        file.write_text(content)
+    else:
+        file.mkdir()
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    with pytest.raises(AuthFailed):
+        GcpCalls().call("GET", PATH)
+
+
 def test_google_auth_is_imported_at_the_first_call() -> None:
     code = (
         "import sys; from spothop_master.clouds.gcp.making import make; "

@@ -37,6 +37,10 @@ _UNSENT = (
 )
 
 
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What google-auth lets through where a file of credentials, or an answer about them, is odd."""
+
+
 class Caller(Protocol):
     """What a driver needs of the API."""
 
@@ -197,7 +201,7 @@ class DefaultLogin:
 
             try:
                 self._credentials, _ = google.auth.default(scopes=[SCOPE], request=self._request)
-            except exceptions.GoogleAuthError as error:
+            except (exceptions.GoogleAuthError, *_UNREADABLE) as error:
                 raise AuthFailed(errors.words("", str(error)), code=type(error).__name__) from error
         return self._credentials
 
@@ -210,6 +214,8 @@ class DefaultLogin:
             away = isinstance(error, exceptions.TransportError) or error.retryable
             kind = Unavailable if away else AuthFailed
             raise kind(errors.words("", str(error)), code=type(error).__name__) from error
+        except _UNREADABLE as error:
+            raise AuthFailed(errors.words("", str(error)), code=type(error).__name__) from error
 
     def _request(
         self,
