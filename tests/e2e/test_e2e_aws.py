@@ -10,6 +10,7 @@ exist in the emulator's layer only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,8 +20,10 @@ import pytest
 from fakes.aws import Emulator
 from fakes.aws.hosts import Hosts
 from fakes.aws_rig import grant, left_of, set_up
+from spothop.sdk.errors import ClientError
 from spothop.wire import JOB_ENDED
 from support import leftovers
+from support.cli import spothop
 from support.counter import steps_in_log
 from support.machine import MARKER, Machine
 from support.require import need_namespaces
@@ -34,7 +37,8 @@ BUCKET = "runs"
 class AwsMachine(Machine):
     """A master whose only cloud is the emulator, with VMs that run."""
 
-    def __init__(self, folder: Path, aws: Emulator) -> None:
+    def __init__(self, folder: Path, aws: Emulator, *, chaos: str = "") -> None:
+        """`chaos`: points of the master's own at which it is killed."""
         folder.mkdir(parents=True)
         file = folder / "aws.yaml"
         file.write_text(
@@ -42,7 +46,7 @@ class AwsMachine(Machine):
             "vm_types: {t3.micro: {price: 0.5}}\n"
         )
         keys = grant(aws, bucket=BUCKET)
-        settings = {"clouds": "aws", "aws_cloud": file}
+        settings = {"clouds": "aws", "aws_cloud": file, "chaos": chaos}
         super().__init__(folder, settings=settings, environment=keys)
         self.aws = aws
         emulator = ("127.0.0.1", urlsplit(aws.endpoint).port or 0)
@@ -69,6 +73,14 @@ class AwsMachine(Machine):
         self.kill()
         self.aws.script.release()
 
+    def died_by_itself(self) -> None:
+        """Wait for it, and start it again."""
+        master = self._master
+        assert master is not None
+        until(lambda: master.poll() is not None, what="the master is dead")
+        self.kill()
+        self.start()
+
     def wait_for_nothing(self) -> None:
         until(lambda: left_of(self.aws) == [], what="the account is empty")
 
@@ -80,12 +92,13 @@ class AwsMachine(Machine):
 
 
 @pytest.fixture
-def machine(aws: Emulator, tmp_path: Path) -> Iterator[AwsMachine]:
+def machine(request: pytest.FixtureRequest, aws: Emulator, tmp_path: Path) -> Iterator[AwsMachine]:
+    """Its parameter, if any: the master's `chaos`."""
     need_namespaces()
     aws.clock.real = True
     set_up(aws)
     aws.client("s3").create_bucket(Bucket=BUCKET)
-    made = AwsMachine(tmp_path / "machine", aws)
+    made = AwsMachine(tmp_path / "machine", aws, chaos=getattr(request, "param", ""))
     with made.hosts, made:
         try:
             yield made
@@ -148,3 +161,39 @@ def test_a_master_that_is_killed_at_its_calls_loses_and_doubles_nothing(
     machine.dies()
     machine.start()
     check_end(machine, job)
+
+
+POINTS = ("before_plan", "vm_row_committed", "after_launch", "after_apply", "after_terminate")
+"""Around RunInstances, its answer, and TerminateInstances, in the order in which they come."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("machine", [",".join(f"{point}=kill" for point in POINTS)], indirect=True)
+def test_a_master_that_is_killed_between_its_calls_loses_and_doubles_nothing(
+    machine: AwsMachine,
+) -> None:
+    """At each of its own points, and while it asks what there is."""
+    with suppress(ClientError):  # it may die before it has answered
+        machine.counter_on_aws(endless=1, steps=20, name="killed")
+    for _ in POINTS[:4]:
+        machine.died_by_itself()
+    [job] = [job.id for job in machine.client.jobs(all=True) if job.name == "killed"]
+    machine.killed_at("DescribeInstances", after=True)
+    machine.dies()
+    machine.start()
+    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    with suppress(ClientError):
+        machine.client.preempt(job)
+    machine.died_by_itself()
+    check_end(machine, job)
+
+
+@pytest.mark.thorough
+def test_all_of_an_account_is_ended_by_one_command(machine: AwsMachine) -> None:
+    job = machine.counter_on_aws(endless=1, steps=20)
+    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    done = spothop(machine, "vms", "--cloud", "--terminate-all", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert machine.job(job).state == "cancelled"
+    assert machine.job(job).checkpoints, "it saved first"
+    machine.wait_for_nothing()

@@ -76,7 +76,7 @@ def test_a_vm_of_a_region_that_was_never_heard_is_not_gone(
     [vm] = [vm for vm in harness.vms() if vm.region == "r-b"]
     assert vm.state == VmState.TERMINATING.value
     cloud.silent = set()
-    talk(harness, 15)
+    talk(harness, 35)  # the back-off of the watcher, at its longest
     [vm] = [vm for vm in harness.vms() if vm.region == "r-b"]
     assert vm.state == VmState.TERMINATED.value
 
