@@ -201,7 +201,7 @@ def _log_to_stderr() -> None:
     )
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogLimit())
-    for quiet in ("apscheduler", "httpx", "alembic"):
+    for quiet in ("apscheduler", "httpx", "alembic", "azure"):
         logging.getLogger(quiet).setLevel(logging.WARNING)
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -418,6 +419,30 @@ def test_the_log_is_asked_once_for_all_that_are_asked_about(
     for _ in range(5):
         cloud.end_cause(vm.id)
     assert azure.count("GET values") == 1
+
+
+def test_one_answer_of_the_log_serves_all_that_are_asked_about(
+    azure: Emulator, make_cloud: MakeCloud
+) -> None:
+    cloud = make_cloud()
+    names = [running(azure, cloud, f"t{number}").id for number in range(3)]
+    for name in names:
+        azure.group.evict(name)
+    azure.clock.advance(60)
+    anew = make_cloud()  # a master that never saw them
+    assert {anew.end_cause(name) for name in names} == {EndCause.PREEMPTED}
+    assert anew.end_cause("never-was") is None
+    assert azure.count("GET values") == 1
+
+
+def test_the_log_is_asked_since_the_first_that_is_missed(
+    azure: Emulator, cloud: AzureCloud
+) -> None:
+    evicted(azure, cloud)
+    cloud.list("us")
+    [asked] = [call for call in azure.calls if call.kind == "values"]
+    since = datetime.fromtimestamp(azure.clock() - 15 * 60, timezone.utc)
+    assert f"eventTimestamp ge '{since:%Y-%m-%dT%H:%M:%SZ}'" in asked.query["$filter"]
 
 
 def test_without_the_right_to_read_the_log_nobody_knows(azure: Emulator, cloud: AzureCloud) -> None:

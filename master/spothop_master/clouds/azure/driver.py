@@ -6,6 +6,7 @@ import builtins
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import Any
 
 from spothop_master.clouds.azure import errors, prices, reading, requests
@@ -43,7 +44,11 @@ LOOKS = 25
 """VMs that one listing looks for by their names; others that it lacks wait for the next one."""
 LOG_EVERY = timedelta(seconds=4)
 """Between two questions to the activity log: each is answered for all VMs."""
-LOG_SINCE = timedelta(hours=2)
+LOG_SINCE, LOG_BEFORE = timedelta(hours=2), timedelta(minutes=15)
+"""It is asked since then; where all that are gone were seen, since so long before the first of
+them was missed: an event is written down when it begins."""
+LOG_PAGES = 20
+"""The most that one answer is followed, the newest events first: some thousand."""
 LOG_AGAIN = timedelta(hours=1)
 """After it was denied."""
 LOG_PATH = "providers/Microsoft.Insights/eventtypes/management/values"
@@ -88,6 +93,8 @@ class AzureCloud:
         self._offers = Offers(config, self._types, self._calls, ask=self._ask_prices, now=now)
         self._memory = Memory()
         self._log_at: datetime | None = None
+        self._log_told: Mapping[str, EndCause] = {}
+        """What it said then."""
         self._log_denied_at: datetime | None = None
 
     @property
@@ -221,22 +228,24 @@ class AzureCloud:
         minutes behind. Raises CloudError."""
         if self._memory.asked(vm_id):
             return EndCause.TERMINATED
-        found = self._log() if self._may_ask_log() else {}
-        self._tell(found)
+        lost = self._memory.lost()
+        told = self._log(lost if vm_id in lost else {})
+        self._tell(told)
         ended = self._memory.ended(vm_id)
         if ended is not None and ended.cause is not None:
             return ended.cause
-        told = found.get(vm_id.lower())
-        return EndCause.UNKNOWN if told is None and self._is_denied() else told
+        found = told.get(vm_id.lower())
+        return EndCause.UNKNOWN if found is None and self._is_denied() else found
 
     def _learn(self) -> None:
         """Why those ended that are gone."""
         for name in self._memory.lost():
             if self._memory.asked(name):
                 self._memory.over(name, EndCause.TERMINATED)
-        if self._memory.lost() and self._may_ask_log():
+        lost = self._memory.lost()
+        if lost:
             try:
-                self._tell(self._log())
+                self._tell(self._log(lost))
             except CloudError as error:  # the listing itself is whole
                 log.warning("Azure: the activity log does not tell why VMs ended: %s", error)
 
@@ -246,33 +255,37 @@ class AzureCloud:
             if cause is not None:
                 self._memory.over(name, cause)
 
-    def _may_ask_log(self) -> bool:
-        if self._is_denied():
-            return False
-        return self._log_at is None or not timedelta() <= self._now() - self._log_at < LOG_EVERY
-
     def _is_denied(self) -> bool:
         denied = self._log_denied_at
         return denied is not None and timedelta() <= self._now() - denied < LOG_AGAIN
 
-    def _log(self) -> dict[str, EndCause]:
-        """By the name of the VM. Raises CloudError."""
-        self._log_at = self._now()
-        since = f"{self._log_at - LOG_SINCE:%Y-%m-%dT%H:%M:%SZ}"
+    def _log(self, lost: Mapping[str, datetime]) -> Mapping[str, EndCause]:
+        """By the name of the VM; what it said before where it was asked just now. `lost`: when
+        those were missed that are asked about, all of them; none: it may be any. Raises
+        CloudError."""
+        now, before = self._now(), self._log_at
+        if self._is_denied():
+            return {}
+        if before is not None and timedelta() <= now - before < LOG_EVERY:
+            return self._log_told
+        self._log_at = now
+        since = min([*lost.values(), now]) - (LOG_BEFORE if lost else LOG_SINCE)
         wanted = (
-            f"eventTimestamp ge '{since}' and resourceGroupName eq '{self._config.resource_group}'"
+            f"eventTimestamp ge '{since:%Y-%m-%dT%H:%M:%SZ}'"
+            f" and resourceGroupName eq '{self._config.resource_group}'"
         )
         path = f"/subscriptions/{self._config.subscription}/{LOG_PATH}"
         shown = "operationName,status,resourceId,eventTimestamp"
         question = {"$filter": wanted, "$select": shown}
+        pages = self._calls.ask("GET", path, version=LOG_VERSION, **question)
         try:
-            return reading.ends(self._calls.ask("GET", path, version=LOG_VERSION, **question))
+            self._log_told = reading.ends(islice(pages, LOG_PAGES))
         except AuthFailed as error:
             if error.code not in errors.FORBIDDEN:
                 raise
-            self._log_denied_at = self._now()
+            self._log_denied_at, self._log_told = now, {}
             log.warning("Azure: why a VM is gone is not told: %s", error)
-            return {}
+        return self._log_told
 
     # --- ends -----------------------------------------------------------------------------------
 

@@ -105,9 +105,10 @@ class Memory:
                 ended_at = max(now, vm.running_at or vm.requested_at)
                 self._lost[name] = replace(vm, state=CloudVmState.TERMINATED, ended_at=ended_at)
 
-    def lost(self) -> list[str]:
+    def lost(self) -> dict[str, datetime]:
+        """That are gone, and nobody knows why: since when they are missed."""
         with self._lock:
-            return [*self._lost]
+            return {name: vm.ended_at or vm.requested_at for name, vm in self._lost.items()}
 
     def over(self, name: str, cause: EndCause) -> None:
         """Why one ended that is gone."""
