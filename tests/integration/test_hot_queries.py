@@ -45,6 +45,9 @@ GROWING = {
     "prices",
 }
 
+COUNTED = "SELECT jobs.state, count(*) AS count_1 \nFROM jobs GROUP BY jobs.state"
+"""How many jobs there ever were in each state: of a list of all jobs."""
+
 JOBS = "/api/v1/jobs"
 
 
@@ -83,6 +86,11 @@ def look_at_everything(master: HttpMaster, job: str) -> None:
         f"{JOBS}/{job}/events?after=3",
         f"{JOBS}/{job}/logs",
         f"/api/v1/vms?job={job}",
+        JOBS,
+        f"{JOBS}?all=true",
+        "/api/v1/vms",
+        "/",
+        "/vms",
         "/api/v1/pools",
         "/api/v1/disk",
         f"/jobs/{job}",
@@ -134,7 +142,10 @@ def test_no_statement_reads_a_table_that_grows_from_end_to_end(master: HttpMaste
         live(master)
     assert len(statements) > 60
     found = {text: full_scans(db, each, GROWING) for text, each in statements.items()}
-    assert {text: scans for text, scans in found.items() if scans} == {}
+    scans = {text: scans for text, scans in found.items() if scans}
+    if counting := scans.pop(COUNTED, None):  # rows of the index alone, in its order
+        assert counting == ["SCAN jobs USING COVERING INDEX ix_jobs_state"]
+    assert scans == {}
 
 
 # --- the same after a long history ---------------------------------------------------------------

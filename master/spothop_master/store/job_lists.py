@@ -156,8 +156,10 @@ def _rows() -> Select[Any]:
 def _counts(session: Session, wanted: Wanted) -> dict[JobState, int]:
     found: dict[JobState, int] = {}
     for part in wanted.parts():
-        query = select(Job.state, func.count()).where(*wanted.conditions(any_state=True), *part)
-        for state, count in session.execute(query.group_by(Job.state)):
+        # the bare column would have the jobs of years walked through in the order of their states
+        state_of = func.coalesce(Job.state, "") if part else Job.state
+        query = select(state_of, func.count()).where(*wanted.conditions(any_state=True), *part)
+        for state, count in session.execute(query.group_by(state_of)):
             found[JobState(state)] = found.get(JobState(state), 0) + count
     return found
 
