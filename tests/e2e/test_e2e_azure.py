@@ -89,6 +89,7 @@ def test_a_job_is_evicted_by_azure_and_ends_on_another_vm(machine: AzureMachine)
     job = machine.counter_on_azure(endless=1, steps=20)
     evicted_once(machine, job)
     first, second = machine.azure.group.ever()
+    assert "boot: agent installed" in first.console
     assert (first.noticed_at is not None, second.noticed_at is not None) == (True, False)
 
 

@@ -28,6 +28,7 @@ from spothop_master.clouds.base import (
     LaunchSpec,
     NoCapacity,
     QuotaExceeded,
+    TellsConsole,
     TellsRemains,
     Throttled,
     Unavailable,
@@ -483,6 +484,30 @@ def test_the_eviction_test_takes_no_other_notice(azure: Emulator, cloud: AzureCl
     assert azure.count("POST *") == 0
 
 
+# --- consoles -----------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_console_is_read_where_azure_says_it_lies(
+    azure: Emulator, cloud: AzureCloud
+) -> None:
+    assert isinstance(cloud, TellsConsole)
+    vm = running(azure, cloud)
+    assert cloud.console(vm.id) == ""
+    azure.group.lives[vm.id].console = "x" * 70_000 + "no python3"
+    assert cloud.console(vm.id).endswith("no python3")
+    assert len(cloud.console(vm.id)) == 65_536
+    assert (cloud.console("gone"), cloud.console("../etc")) == ("", "")
+
+
+def test_a_console_that_cannot_be_read_tells_no_address(azure: Emulator, cloud: AzureCloud) -> None:
+    vm = running(azure, cloud)
+    azure.group.lives[vm.id].console = "text"
+    azure.fail("GET consoles", 403, "AuthenticationFailed")
+    with pytest.raises(Unavailable) as raised:
+        cloud.console(vm.id)
+    assert "sig=" not in str(raised.value), "whoever has the address may read"
+
+
 # --- what is left over --------------------------------------------------------------------------
 
 
@@ -515,6 +540,7 @@ def test_the_roles_of_deploy_allow_all_that_the_driver_does(
     azure.roles = {"none": roles("master", "reader")}
     vm = running(azure, cloud)
     assert cloud.pools()
+    assert cloud.console(vm.id) == ""
     cloud.preempt(vm.id)
     azure.clock.advance(60)
     assert listed(cloud, vm).cause is EndCause.PREEMPTED

@@ -73,6 +73,8 @@ class Life:
     noticed_at: float | None = None
     evicted_at: float | None = None
     """When an eviction deletes it."""
+    console: str = ""
+    """What its serial port wrote."""
 
     @property
     def spot(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,5 +59,7 @@ class Hosts(VmHosts):
     def look(self, life: Life, folder: Path) -> None:
         if life.noticed_at is not None and life.noticed_at <= self._azure.clock():
             put(folder / "notice.json", json.dumps({"deadline": life.evicted_at}))
+        with suppress(FileNotFoundError):
+            life.console = (folder / "disk" / "boot.log").read_text(errors="replace")
         if (folder / "acknowledged").exists():
             self._azure.group.start_event(life.name)

@@ -180,6 +180,10 @@ class Emulator:
     def _do(self, call: Call) -> Answer:
         if call.kind == "prices":
             return 200, retail.answer(self.meters, call.query, self.endpoint, self.page), {}
+        if call.kind == "consoles":
+            if call.query.get("sig") != "secret" or "authorization" in call.headers:
+                raise Refusal(403, "AuthenticationFailed", "the signature, and nothing else")
+            return 200, self.group.lives[call.name].console.encode(), {}
         if "api-version" not in call.query and "$skiptoken" not in call.query:
             raise Refusal(400, "MissingApiVersionParameter", "The api-version query parameter")
         self._authorize(call)
@@ -312,6 +316,15 @@ class Emulator:
             raise Refusal(409, "OperationNotAllowed", "Eviction is for Spot VMs that run.")
         self.group.evict(call.name)
         return 204, None, {}
+
+    def _POST_virtualMachines_retrieveBootDiagnosticsData(self, call: Call) -> Answer:
+        life = self.group.lives.get(call.name)
+        if life is None:
+            raise _not_found(call)
+        if not life.body["properties"].get("diagnosticsProfile"):
+            raise Refusal(409, "BootDiagnosticsNotEnabled", "Boot diagnostics is not enabled.")
+        url = f"{self.endpoint}/consoles/{call.name}?sig=secret"
+        return 200, {"serialConsoleLogBlobUri": url} if life.console else {}, {}
 
     # --- what is beside them --------------------------------------------------------------------
 
@@ -466,7 +479,7 @@ def _allows(role: Mapping[str, Any], action: str) -> bool:
 
 # --- HTTP ---------------------------------------------------------------------------------------
 
-_KINDS = "|".join([*_PROVIDERS, "prices"])
+_KINDS = "|".join([*_PROVIDERS, "prices", "consoles"])
 _PATH = re.compile(rf".*/({_KINDS})(?:/([^/]*))?(?:/([^/]*))?")
 
 
@@ -494,7 +507,9 @@ def _handler(emulator: Emulator) -> Callable[..., BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             status, content, headers = answer
-            sent = b"" if content is None else json.dumps(content).encode()
+            sent = content if isinstance(content, bytes) else b""
+            if content is not None and not isinstance(content, bytes):
+                sent = json.dumps(content).encode()
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, value)

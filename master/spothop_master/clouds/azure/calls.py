@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import httpx
 
 from spothop_master.clouds.azure import errors
 from spothop_master.clouds.base import Ambiguous, AuthFailed, BadRequest, Unavailable
@@ -15,6 +18,8 @@ from spothop_master.clouds.base import Ambiguous, AuthFailed, BadRequest, Unavai
 CONNECT_S, READ_S = 5, 30
 LAUNCH = "virtual_machines.begin_create_or_update"
 DELETE = "virtual_machines.begin_delete"
+CONSOLE = 65_536
+"""Characters of a console that are kept."""
 NO_SUCH = 204
 """The answer of `DELETE` about a VM that is not there."""
 
@@ -31,6 +36,9 @@ class Caller(Protocol):
         """Each page of an answer, as it came: for listings, whose rows the SDK would make objects
         of (1 ms of CPU for each VM), and for APIs that its client does not have. Raises
         CloudError."""
+
+    def fetch(self, url: str) -> str:
+        """The end of a text that whoever has its address may read. Raises CloudError."""
 
 
 def rows(pages: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
@@ -88,6 +96,14 @@ class AzureCalls:
                 page = answer.json() if answer.content else {}
                 yield page
                 url, asked = page.get("nextLink"), None
+
+    def fetch(self, url: str) -> str:
+        try:
+            answer = httpx.get(url, timeout=READ_S)
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{type(error).__name__} of {urlsplit(url).netloc}") from error
+        return answer.text[-CONSOLE:]
 
     def _find(self, operation: str) -> Callable[..., Any]:
         group, _, name = operation.partition(".")

@@ -53,6 +53,7 @@ LOG_AGAIN = timedelta(hours=1)
 """After it was denied."""
 LOG_PATH = "providers/Microsoft.Insights/eventtypes/management/values"
 LOG_VERSION = "2015-04-01"
+CONSOLE = "virtual_machines.retrieve_boot_diagnostics_data"
 VMS, DISKS = "Microsoft.Compute/virtualMachines", "Microsoft.Compute/disks"
 CARDS, ADDRESSES = "Microsoft.Network/networkInterfaces", "Microsoft.Network/publicIPAddresses"
 COMPUTE_VERSION, DISKS_VERSION, NETWORK_VERSION = "2024-07-01", "2024-03-02", "2024-05-01"
@@ -286,6 +287,20 @@ class AzureCloud:
             self._log_denied_at, self._log_told = now, {}
             log.warning("Azure: why a VM is gone is not told: %s", error)
         return self._log_told
+
+    def console(self, vm_id: str) -> str:
+        """What its serial port wrote, 64 KB at most, some minutes behind; Azure gives an address
+        for it that works for two hours. Raises CloudError."""
+        if not requests.is_name(vm_id):
+            return ""
+        try:
+            found = self._calls.call(CONSOLE, self._config.resource_group, vm_id)
+        except CloudError as error:
+            if error.code not in errors.GONE:
+                raise
+            return ""
+        url = found.get("serialConsoleLogBlobUri")
+        return self._calls.fetch(url) if url else ""
 
     # --- ends -----------------------------------------------------------------------------------
 
