@@ -19,6 +19,9 @@ from spothop.backoff import delay_s
 from spothop.tls import trusting
 from spothop.wire import (
     LOGS_RIDE,
+    OLDEST_PROTOCOL,
+    SPEAKS,
+    SPOKEN,
     AnyDirective,
     JoinReply,
     JoinRequest,
@@ -27,6 +30,7 @@ from spothop.wire import (
     Problem,
     SyncReply,
     SyncRequest,
+    speaks,
 )
 from spothop_agent.clock import Clock
 from spothop_agent.spool import BATCH, Spool
@@ -166,7 +170,9 @@ class MasterLink:
         while True:
             try:
                 content = request.model_dump_json()
-                response = await self._post("/agent/v1/join", content=content)
+                headers = {"Content-Type": "application/json", SPEAKS: speaks()}
+                response = await self._post("/agent/v1/join", content=content, headers=headers)
+                _log.info("protocol %s", response.headers.get(SPOKEN, OLDEST_PROTOCOL))
                 return JoinReply.model_validate_json(response.content)
             except MasterAway as error:
                 failures += 1

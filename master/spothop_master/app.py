@@ -109,9 +109,12 @@ for what other masters write."""
 FOLLOW_S = 0.05
 """By so much at most the clock is set, every few seconds, after that of the database's server."""
 
-LOOPS = 5
+LOOPS = 6
 """Slow loops that the scheduler starts, each in a thread while it works; and one for each cloud, so
 that a cloud that hangs delays no other one."""
+
+TRIM_S = 60.0
+"""How often old rows of the feed go."""
 
 LEASES_S = 1.0
 """How often leases are looked at that have to be renewed."""
@@ -442,6 +445,7 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         (elected.only_here("inject", injector.run_once), settings.supervise_every_s),
         (contacts.run_once, settings.sync_every_s),
         (services.supervisor.renew_leases, LEASES_S),
+        (elected.only_here("retention", services.others.trim), TRIM_S),
     ):
         scheduler.add_job(run, "interval", seconds=every_s, next_run_time=utc_now())
     for thread in threads:

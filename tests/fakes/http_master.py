@@ -15,6 +15,7 @@ import httpx
 
 from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.master_harness import Inline
+from spothop.wire import SPEAKS, speaks
 from spothop_master.app import create_app
 from spothop_master.clouds.base import Cloud
 from spothop_master.security import Role
@@ -166,7 +167,8 @@ class HttpAgent:
 
     def join(self) -> dict[str, Any]:
         body = {"token": self.join_token, "agent_version": "1"}
-        answer = self.master.post("/agent/v1/join", json=body, token="")
+        headers = {SPEAKS: speaks()}
+        answer = self.master.call("POST", "/agent/v1/join", json=body, token="", headers=headers)
         assert answer.status_code == 200, answer.text
         reply: dict[str, Any] = answer.json()
         self.session, self.vm = reply["session"], reply["vm"]

@@ -79,10 +79,11 @@ def test_join_tokens_work_once(master: HttpMaster) -> None:
 
 
 def test_a_newer_protocol_is_told_which_one_we_speak(master: HttpMaster) -> None:
-    body = {"protocol": 2, "token": "t", "of_the_future": True}
+    body = {"protocol": 3, "token": "t", "of_the_future": True}
     answer = master.post("/agent/v1/join", json=body, token="")
     assert error(answer, 400) == "wrong_protocol"
-    assert "master 1" in answer.json()["message"]
+    assert "protocol 3-3, this master 1-2" in answer.json()["message"]
+    assert "upgrade the master" in answer.json()["hint"]
 
 
 def test_malformed_messages_name_the_field(master: HttpMaster) -> None:

@@ -4,6 +4,12 @@ Peers refuse keys that they do not know, and agents outlive the master that laun
 is newer than version 0.1.0 is said only to a peer that has shown that it knows it: an agent whose
 log can ride in its syncs says so with a header (`LOGS_RIDE`), which an older master passes over;
 only then an answer has `log`; and only after such an answer a request has one.
+
+Which version of the protocol a VM is spoken to in is agreed on when it joins: a header of the
+request names the oldest and the newest that the agent speaks (`SPEAKS`), and one of the answer the
+newest that both do (`SPOKEN`). Peers without them speak the oldest. Masters are upgraded first: one
+goes on with the agents of the version before, whose VMs train on; an agent newer than its master is
+spoken to in the master's version.
 """
 
 from __future__ import annotations
@@ -14,7 +20,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from spothop.wire.assignment import Assignment
-from spothop.wire.common import PROTOCOL, Dialect, Extended, Insurance, Seconds, Strict, Whole
+from spothop.wire.common import (
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Dialect,
+    Extended,
+    Insurance,
+    Seconds,
+    Strict,
+    Whole,
+)
 from spothop.wire.lifecycle import EndReason
 from spothop.wire.reports import AnyReport
 
@@ -39,10 +54,42 @@ class Heartbeat(Strict):
 
 MAX_REPORTS = 1_000
 """Of one sync."""
+SPEAKS, SPOKEN = "X-Spothop-Protocols", "X-Spothop-Protocol"
+"""Headers of a join and of its answer."""
 LOGS_RIDE = "X-Spothop-Logs-Ride"
 """A header of a sync, with any value: the agent understands `SyncReply.log`."""
 RIDE_BYTES = 32 * 1024
 """Of a log, in one sync; more goes by `POST /agent/v1/logs`."""
+
+
+class UnspokenProtocol(Exception):
+    """Agent and master have no version in common; the message says what to do."""
+
+
+def speaks() -> str:
+    """The header of a join."""
+    return f"{OLDEST_PROTOCOL}-{PROTOCOL}"
+
+
+def agree(said: str | None) -> int:
+    """The newest version that both speak, from the header of a join; None: there was none. Raises
+    UnspokenProtocol."""
+    if said is None:
+        return OLDEST_PROTOCOL
+    oldest, _, newest = said.partition("-")
+    if not (oldest.isdecimal() and newest.isdecimal() and len(said) < 20):
+        raise UnspokenProtocol(f"{SPEAKS}: {said[:40]!r} is no range such as {speaks()!r}")
+    if int(oldest) > PROTOCOL:
+        raise UnspokenProtocol(
+            f"the agent speaks protocol {said}, this master {speaks()}: upgrade the master, which "
+            "goes before the agents"
+        )
+    if int(newest) < OLDEST_PROTOCOL:
+        raise UnspokenProtocol(
+            f"the agent speaks protocol {said}, this master {speaks()}: pause its job and "
+            "resume it, and it goes on on a VM with the agent of this release"
+        )
+    return min(int(newest), PROTOCOL)
 
 
 class LogChunk(Strict):
@@ -82,7 +129,7 @@ class LogState(Strict):
 class SyncRequest(Extended):
     NEWER = ("log",)
 
-    protocol: int = Field(PROTOCOL, ge=PROTOCOL, le=PROTOCOL)
+    protocol: int = Field(OLDEST_PROTOCOL, ge=OLDEST_PROTOCOL, le=PROTOCOL)
     vm: str
     attempt: Whole
     heartbeat: Heartbeat = Heartbeat()
@@ -143,7 +190,7 @@ class SyncReply(Strict):
 
 
 class JoinRequest(Strict):
-    protocol: int = Field(PROTOCOL, ge=PROTOCOL, le=PROTOCOL)
+    protocol: int = Field(OLDEST_PROTOCOL, ge=OLDEST_PROTOCOL, le=PROTOCOL)
     token: str
     """The one-time token of the VM."""
     agent_version: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from spothop.wire.common import Extended, StorageSpec, Strict
+from spothop.wire.common import PROTOCOL, Extended, StorageSpec, Strict
 
 
 class PolicyParams(Extended):
@@ -73,3 +73,10 @@ class Assignment(Extended):
     resumes: bool = False
     """An earlier attempt wrote its fence: a storage without its folder is not mounted, not new."""
     policy: PolicyParams
+
+    def spoken(self, protocol: int) -> Assignment:
+        """As an agent of this version of the protocol reads it: without the keys that it would
+        refuse, and with them the whole assignment."""
+        if protocol >= PROTOCOL:
+            return self
+        return self.model_copy(update={"ends_in_s": None})

@@ -17,8 +17,10 @@ from pydantic import (
 
 from spothop import storageoptions
 
-PROTOCOL = 1
-"""Version of the agent protocol; the master refuses another one and says which it speaks."""
+OLDEST_PROTOCOL, PROTOCOL = 1, 2
+"""Versions of the agent protocol that are spoken here. 1 is that of release 0.1.0; with 2 an
+assignment may have every key that there is. A message says 1, which every peer takes, and a header
+at the join says which ones the agent speaks (`wire.agent`)."""
 
 
 class SaveKind(str, Enum):

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from spothop import storageoptions
 from spothop.jobspec import JobSpec, StorageSection
-from spothop.wire import Assignment, InitFrom, StorageSpec
+from spothop.wire import OLDEST_PROTOCOL, Assignment, InitFrom, StorageSpec
 from spothop_master.agents import insurance
 from spothop_master.store import attempts
 from spothop_master.store.jobs import spec_of, whole_spec_of
@@ -51,7 +51,7 @@ def build(
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, statistics, now=now),
-    )
+    ).spoken(vm.protocol or OLDEST_PROTOCOL)
 
 
 def folders(session: Session, job: Job) -> tuple[list[str], list[str]]:

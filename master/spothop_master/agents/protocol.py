@@ -31,6 +31,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 from sqlalchemy.orm import Session
 
 from spothop.wire import (
+    PROTOCOL,
     VM_LEAVING,
     AnyDirective,
     AssignDirective,
@@ -80,8 +81,10 @@ def join(
     boot_s: float | None = None,
     address: str | None = None,
     statistics: Statistics = FRESH,
+    spoken: int = PROTOCOL,
 ) -> tuple[VmRow, Assignment]:
-    """The one-time token of a VM becomes its session. Raises BadToken.
+    """The one-time token of a VM becomes its session, and `spoken` the version of the protocol that
+    it is spoken to in. Raises BadToken.
 
     "One-time" ends with the first report that the master has: an agent whose answer got lost asks
     again, and the session of the lost answer ends there.
@@ -101,7 +104,7 @@ def join(
         data = {"boot_s": boot_s} if boot_s is not None else None
         transitions.change(session, vm, VmEvent.JOIN, now=now, text=text, data=data, joined_at=now)
         transitions.follow(session, job, now=now, text=f"attempt {attempt.number} prepares")
-    vm.session_hash, vm.last_contact_at = session_hash, now
+    vm.session_hash, vm.last_contact_at, vm.protocol = session_hash, now, spoken
     session.flush()
     return vm, build(session, vm, attempt, statistics, now=now)
 

@@ -12,7 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from sqlalchemy import select
 
-from spothop.wire import LOGS_RIDE, JoinReply, JoinRequest, LogReply, SyncReply, SyncRequest, Wanted
+from spothop.wire import (
+    LOGS_RIDE,
+    SPEAKS,
+    SPOKEN,
+    JoinReply,
+    JoinRequest,
+    LogReply,
+    SyncReply,
+    SyncRequest,
+    Wanted,
+)
 from spothop_master.agents import protocol
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import LOG_SLOWED
@@ -38,11 +48,13 @@ TAKEN = (JoinRequest, SyncRequest)
     responses=errors.answers(400, 401, 403, 409, 413, 422),
     openapi_extra=openapi.takes(JoinRequest),
 )
-async def join(request: Request, services: ServicesDep) -> JoinReply:
+async def join(request: Request, services: ServicesDep, response: Response) -> JoinReply:
     """The one-time token of the VM becomes its session. 401 when the token is unknown or used."""
+    protocol = sync_calls.protocol_of(request.headers.get(SPEAKS))
+    response.headers[SPOKEN] = str(protocol)
     message = sync_calls.read(await request.body(), JoinRequest)
     address = request.client.host if request.client else None
-    reply = await services.agent_threads.urgent.run(_join, services, message, address)
+    reply = await services.agent_threads.urgent.run(_join, services, message, address, protocol)
     trust(request.scope, reply.vm)
     return reply
 
@@ -125,7 +137,7 @@ async def _session(request: Request, services: Services, token: str) -> VmSessio
     return known
 
 
-def _join(services: Services, message: JoinRequest, address: str | None) -> JoinReply:
+def _join(services: Services, message: JoinRequest, address: str | None, spoken: int) -> JoinReply:
     session_token, join_hash = new_session_token(), token_hash(message.token)
     now = services.clock()
     try:
@@ -140,6 +152,7 @@ def _join(services: Services, message: JoinRequest, address: str | None) -> Join
                 boot_s=message.boot_s,
                 address=address,
                 statistics=services.statistics,
+                spoken=spoken,
             )
             vm_id = vm.id
     except protocol.BadToken as error:

@@ -7,7 +7,6 @@ describes it (`api/agent.py`) and takes all other methods of the path.
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +15,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spothop.wire import LOGS_RIDE, PROTOCOL, Strict, SyncRequest
+from spothop.wire import (
+    LOGS_RIDE,
+    OLDEST_PROTOCOL,
+    PROTOCOL,
+    Strict,
+    SyncRequest,
+    UnspokenProtocol,
+    agree,
+)
 from spothop_master.agents import reading
 from spothop_master.agents.sessions import VmSession
 from spothop_master.agents.syncs import Syncs
@@ -85,6 +92,16 @@ def read(body: bytes, model: type[Message]) -> Message:
         return _read_closely(body, model.model_validate)
 
 
+def protocol_of(said: str | None) -> int:
+    """What is agreed on with an agent that says that in its header. Raises `ApiError`."""
+    try:
+        return agree(said)
+    except UnspokenProtocol as error:
+        fact, _, hint = str(error).partition(": ")
+        hint = hint or "send the header as an agent does"
+        raise ApiError(400, "wrong_protocol", fact, hint, field="protocol") from None
+
+
 def _reports_one_by_one(body: bytes) -> SyncRequest:
     return _read_closely(body, reading.one_by_one)
 
@@ -97,14 +114,9 @@ def _read_closely(body: bytes, read: Callable[[Any], Message]) -> Message:
     except (ValueError, RecursionError) as error:
         raise errors.not_json(error) from None
     spoken = found.get("protocol", PROTOCOL) if isinstance(found, dict) else PROTOCOL
-    if spoken != PROTOCOL:
-        raise ApiError(
-            400,
-            "wrong_protocol",
-            f"the agent speaks protocol {reprlib.repr(spoken)}, this master {PROTOCOL}",
-            "install the agent of the master's version",
-            field="protocol",
-        )
+    if spoken not in range(OLDEST_PROTOCOL, PROTOCOL + 1):
+        said = f"{spoken}-{spoken}" if type(spoken) is int and spoken >= 0 else repr(spoken)[:20]
+        protocol_of(said)
     try:
         return read(found)
     except reading.NoNumber as error:

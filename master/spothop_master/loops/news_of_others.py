@@ -69,6 +69,12 @@ class NewsOfOthers:
             self._changed(found)
         self._read_at = began
 
+    def trim(self) -> None:
+        """Drop what everybody has read. Raises SQLAlchemyError."""
+        if not self._db.single_master:
+            with self._db.begin() as session:
+                feed.trim(session, now=self._db.now(session))
+
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set: look when there is a notification, or it is time."""
         if self._db.single_master:

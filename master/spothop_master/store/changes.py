@@ -48,7 +48,7 @@ _PROGRESS: dict[type[Base], frozenset[str]] = {
     Attempt: frozenset({"step_s", "save_s", "backup_s", "places", "metrics"}),
     Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
     VmRow: frozenset(
-        {"acked_seq", "last_contact_at", "join_hash", "lease_token", "lease_until"}
+        {"acked_seq", "last_contact_at", "join_hash", "protocol", "lease_token", "lease_until"}
         | {"boot", "user_data_sha256"}
     ),
     Checkpoint: frozenset(),

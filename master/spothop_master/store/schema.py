@@ -294,6 +294,8 @@ class VmRow(Base):
     join_hash: Mapped[str | None] = mapped_column(String(64), index=True)
     """SHA-256 of the one-time join token; null once used."""
     session_hash: Mapped[str | None] = mapped_column(String(64), unique=True)
+    protocol: Mapped[int | None]
+    """The version that its agent is spoken to in, agreed on at the join; null: the oldest."""
     acked_seq: Mapped[int] = mapped_column(Whole, default=0)
     boot: Mapped[str | None] = mapped_column(Text)
     """JSON: the agent's configuration, without its token, and the zips that its user data names
