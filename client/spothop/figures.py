@@ -67,7 +67,14 @@ def state_text(job: JobView) -> str:
     """The state, and beside it what becomes of it, and that nothing protects the work."""
     becomes = becoming(job)
     text = shown_state(job) + (f", {becomes}" if becomes else "")
-    return text + (", unprotected" if job.unprotected else "")
+    if job.unprotected:
+        return text + ", unprotected"
+    return text + (f", {alarm_words(job.alarms[0].kind)}" if job.alarms else "")
+
+
+def alarm_words(kind: str) -> str:
+    """`no capacity`"""
+    return kind.replace("_", " ")
 
 
 def becoming(job: JobView) -> str:

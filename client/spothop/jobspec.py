@@ -29,7 +29,7 @@ from spothop import storageoptions
 from spothop.durations import PATTERN, format_duration
 from spothop.jobfields import Duration, Section, Size, Text, checked_text, duration, refuse
 from spothop.jobresources import PoolChoice, ResourcesSpec
-from spothop.wire import StorageSpec
+from spothop.wire import Alarm, StorageSpec
 
 MAX_TEXT_BYTES = 100_000
 """Of a script, and of one variable with its name: Linux starts no program with an argument or
@@ -406,6 +406,39 @@ class LogsSpec(Section):
     )
 
 
+class AlarmsSpec(Section):
+    """Who hears of the job's alarms, beside the master's own webhook."""
+
+    webhook: str = Field(
+        "",
+        max_length=2000,
+        description="URL that is told when an alarm begins and when it is over; kept secret",
+        examples=["https://hooks.example.com/spothop"],
+    )
+    secret: str = Field(
+        "", max_length=500, description="signs what is told (docs/alarms.md); kept secret"
+    )
+    format: Literal["json", "slack"] = Field(
+        "json", description="slack: a text that Slack, Mattermost and the like show"
+    )
+    mute: list[Alarm] = Field(
+        default_factory=list, max_length=20, description="alarms of which nobody wants to hear"
+    )
+
+    @field_validator("webhook")
+    @classmethod
+    def _an_address(cls, url: str, info: ValidationInfo) -> str:
+        accepted = info.context is _ACCEPTED  # it may be masked
+        if url and not accepted and not re.fullmatch(r"https?://[^\s/?#@]+(?:[/?][^\s]*)?", url):
+            raise refuse(
+                "is no address of a webhook", "write https://host/path, without a password"
+            )
+        return url
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [("format", self.format), ("mute", self.mute)]
+
+
 class JobSpec(Section):
     """One training job."""
 
@@ -445,6 +478,7 @@ class JobSpec(Section):
         examples=["30m"],
     )
     logs: LogsSpec = LogsSpec()
+    alarms: AlarmsSpec = AlarmsSpec()
     max_duration: Duration | None = Field(
         None,
         description="from the submit on, through all attempts, without its pauses; the job saves "
@@ -478,9 +512,10 @@ SECTIONS: Mapping[str, type[Section]] = {
     "resources.any_of": PoolChoice,
     "retries": RetriesSpec,
     "logs": LogsSpec,
+    "alarms": AlarmsSpec,
 }
 
 NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "": ("python", "secrets", "alarms", "deadline", "budget"),
+    "": ("python", "secrets", "deadline", "budget"),
 }
 """Known keys, by section, whose feature does not work yet."""

@@ -207,6 +207,9 @@ def masked_spec(spec: Mapping[str, Any], *, env_values: bool = False) -> dict[st
     data = {folder: without_password(url) for folder, url in (spec.get("data") or {}).items()}
     if env := spec.get("env"):
         spec = {**spec, "env": {name: _of_env(name, env[name], env_values) for name in env}}
+    if alarms := spec.get("alarms"):
+        hidden = {key: MASK for key in ("webhook", "secret") if alarms.get(key)}
+        spec = {**spec, "alarms": {**alarms, **hidden}}
     return {**spec, **({"checkpoint": checkpoint} if checkpoint else {}), "data": data}
 
 

@@ -70,6 +70,7 @@ from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
 from spothop_master.logs import Logs
+from spothop_master.loops.alarms import Alarms
 from spothop_master.loops.booting import Booting
 from spothop_master.loops.contacts import Contacts
 from spothop_master.loops.elected import Elected
@@ -90,6 +91,7 @@ from spothop_master.store.db import Database
 from spothop_master.store.statistics import KeptStatistics
 from spothop_master.web import pages
 from spothop_master.web import session as web_session
+from spothop_master.webhooks import Sender
 
 log = logging.getLogger(__name__)
 
@@ -412,6 +414,8 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
     prices = Prices(services.db, services.watcher)
     injector = Injector(services.db, services.clouds, clock, wake=services.wake)
     contacts = Contacts(services.db, services.heartbeats, clock)
+    sender = Sender(clock=clock, url=settings.public_url)
+    alarms = Alarms(services.db, settings, clock, send=sender, rand=services.random)
     elected, stop = services.elected, services.stopping
     threads = [
         supervise,
@@ -443,6 +447,7 @@ async def running_loops(services: Services) -> AsyncIterator[None]:
         ),
         (elected.only_here("prices", prices.run_once), settings.supervise_every_s),
         (elected.only_here("inject", injector.run_once), settings.supervise_every_s),
+        (elected.only_here("alarms", alarms.run_once), settings.alarms_every_s),
         (contacts.run_once, settings.sync_every_s),
         (services.supervisor.renew_leases, LEASES_S),
         (elected.only_here("retention", services.others.trim), TRIM_S),

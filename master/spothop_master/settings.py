@@ -163,6 +163,16 @@ class MasterSettings(BaseModel):
     join_timeout_s: float | None = Field(default=None, gt=0)
     """From the moment a VM runs to its agent's first call; what its cloud says by default, which is
     300 for the local one and 900 for AWS."""
+    alarm_webhook: str = ""
+    """Where alarms of all jobs are told (docs/alarms.md); nowhere by default."""
+    alarm_webhook_secret: str = Field(default="", repr=False)
+    """Signs them; not signed by default."""
+    alarm_webhook_format: Literal["json", "slack"] = "json"
+    """`slack`: a text that Slack, Mattermost and the like show."""
+    alarm_private_targets: bool = False
+    """Webhooks of users may be in private networks."""
+    alarms_every_s: float = Field(default=15, gt=0)
+    """How often it is looked for alarms, and what waits is told."""
     dead_man_s: float = Field(default=86_400, gt=0)
     """A VM that hears nothing of this master for so long saves, and ends itself."""
     fence_margin_s: float = Field(default=2, ge=0)

@@ -101,7 +101,14 @@ def test_readiness_says_which_loop_runs_where(master: HttpMaster) -> None:
     found = master.get("/readyz", token="").json()
     assert (found["status"], found["masters"]) == ("ok", [found["master"]])
     assert {who["master"] for who in found["loops"].values()} == {found["master"]}
-    assert sorted(found["loops"]) == ["inject", "prices", "retention", "supervise", "sweep"]
+    assert sorted(found["loops"]) == [
+        "alarms",
+        "inject",
+        "prices",
+        "retention",
+        "supervise",
+        "sweep",
+    ]
 
 
 def test_a_revoked_token_is_no_token(master: HttpMaster) -> None:

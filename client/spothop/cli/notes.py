@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from spothop.wire import JobState, JobView, UnprotectedView
+from spothop.figures import alarm_words
+from spothop.wire import Alarm, JobState, JobView, UnprotectedView
 
 
 def notes(jobs: Sequence[JobView]) -> Iterator[Text]:
@@ -20,6 +21,10 @@ def notes(jobs: Sequence[JobView]) -> Iterator[Text]:
         elif job.unprotected is not None:
             yield Text(f"{job.id} is unprotected: {job.unprotected.reason}", overflow="fold")
             yield from missing(job.unprotected)
+        for alarm in job.alarms:
+            if job.unprotected is None or alarm.kind not in (Alarm.UNPROTECTED, Alarm.STORAGE):
+                words = alarm_words(alarm.kind)
+                yield Text(f"{job.id}: alarm {words}: {alarm.reason}", overflow="fold")
 
 
 def missing(found: UnprotectedView) -> Iterator[Text]:

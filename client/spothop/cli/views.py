@@ -15,6 +15,7 @@ from spothop.durations import NOTHING, duration
 from spothop.figures import (
     AT_LEAST,
     ON_DEMAND,
+    alarm_words,
     exits_text,
     lost_is_least,
     money,
@@ -316,6 +317,9 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("logs", f"{size(job.log_bytes)} kept"),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]
+    for alarm in reversed(job.alarms):
+        since = f"since {age(alarm.since, now=now)}"
+        rows.insert(2, ("alarm", f"{alarm_words(alarm.kind)} ({since}): {alarm.reason}"))
     if job.unprotected is not None:
         rows.insert(2, ("unprotected", job.unprotected.reason))
     if job.wanted is Wanted.CANCELLED and job.ended_at is None:

@@ -77,6 +77,7 @@ from spothop.wire.lifecycle import (
     JOB_ENDED,
     USER_FAILURES,
     VM_LEAVING,
+    Alarm,
     AttemptState,
     EndReason,
     JobState,
@@ -109,6 +110,7 @@ from spothop.wire.reports import (
 if TYPE_CHECKING:
     from spothop.wire.users import (
         MAX_WHY,
+        AlarmView,
         AttemptView,
         CancelReply,
         CancelRequest,
@@ -172,6 +174,8 @@ __all__ = [
     "VM_LEAVING",
     "AcknowledgedReport",
     "AgentConfig",
+    "Alarm",
+    "AlarmView",
     "AnyDirective",
     "AnyReport",
     "AssignDirective",

@@ -88,6 +88,20 @@ class Unprotected(Word):
     STORAGE = "storage"
 
 
+class Alarm(Word):
+    """What somebody should look at."""
+
+    STALE = "stale"  # the newest commit is older than it should be
+    STORAGE = "storage"  # the storage takes no save
+    UNPROTECTED = "unprotected"  # nothing protects the work, for another reason
+    HANG = "hang"  # the script hung, and has not trained since
+    NO_CAPACITY = "no_capacity"  # no cloud gives a VM
+    UNCONFIRMED = "unconfirmed"  # a cloud does not confirm a launch, or an end
+    RETRIES = "retries"  # a budget of `retries` is nearly used
+    IDLE = "idle"  # GPU or CPU are hardly used
+    NOTICE_LOST = "notice_lost"  # a preemption notice led to no commit
+
+
 JOB_ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 """States that a job never leaves."""
 

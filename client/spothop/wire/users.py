@@ -18,6 +18,7 @@ from spothop.wire.common import (
     Strict,
 )
 from spothop.wire.lifecycle import (
+    Alarm,
     AttemptState,
     EndReason,
     JobState,
@@ -415,6 +416,14 @@ class UnprotectedView(BaseModel):
     """Lines for the script."""
 
 
+class AlarmView(BaseModel):
+    """What somebody should look at."""
+
+    kind: Alarm
+    reason: str
+    since: datetime
+
+
 class JobView(BaseModel):
     id: str
     name: str
@@ -446,6 +455,8 @@ class JobView(BaseModel):
     insurance: Insurance | None
     unprotected: UnprotectedView | None = None
     """None: something protects it, or nothing is known to the contrary."""
+    alarms: list[AlarmView] = Field(default_factory=list)
+    """Those that last, the oldest first."""
 
 
 class JobPage(BaseModel):

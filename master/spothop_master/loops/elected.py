@@ -26,7 +26,7 @@ from spothop_master.store.schema import Master
 
 log = logging.getLogger(__name__)
 
-LOOPS = ("supervise", "sweep", "prices", "inject", "retention")
+LOOPS = ("supervise", "sweep", "prices", "inject", "retention", "alarms")
 
 TRY_S = 1.0
 """How often it is looked whether a loop is free."""

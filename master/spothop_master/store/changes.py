@@ -44,9 +44,11 @@ _MOVED_KEY = "spothop_moved_jobs"
 _CLOSED_KEY = "spothop_closed_clouds"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
-    Job: frozenset({"insurance", "reason"}),
+    Job: frozenset({"insurance", "reason", "alarms"}),
     Attempt: frozenset({"step_s", "save_s", "backup_s", "places", "metrics"}),
-    Place: frozenset({"last_step", "last_step_at", "step_at_notice", "unprotected", "attempt"}),
+    Place: frozenset(
+        {"last_step", "last_step_at", "step_at_notice", "unprotected", "idle", "attempt"}
+    ),
     VmRow: frozenset(
         {"acked_seq", "last_contact_at", "join_hash", "protocol", "lease_token", "lease_until"}
         | {"boot", "user_data_sha256"}

@@ -155,6 +155,7 @@ def own_fields(job: Job, owner: str, storage_url: str) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "ended_at": job.ended_at,
         "paused_at": job.paused_at,
+        "alarms": [{"kind": kind, **told} for kind, told in (job.alarms or {}).items()],
         "storage": _storage(job, storage_url),
         "insurance": Insurance.model_validate(job.insurance) if job.insurance else None,
     }

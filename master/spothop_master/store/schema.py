@@ -37,6 +37,8 @@ from spothop.wire import (
 from spothop_master.core import gang
 from spothop_master.core.evidence import Evidence
 from spothop_master.core.refusals import REFUSALS, Scope
+from spothop_master.store.alarm_rows import AlarmRow as AlarmRow
+from spothop_master.store.alarm_rows import Delivery as Delivery
 from spothop_master.store.columns import Base as Base  # the tables' users find it here, too
 from spothop_master.store.columns import BigId, Whole, one_of
 from spothop_master.store.master_rows import Installation as Installation
@@ -108,6 +110,8 @@ class Job(Base):
     """No launch before this moment (back-off)."""
     insurance: Mapped[dict[str, Any] | None]
     """The newest `wire.Insurance`."""
+    alarms: Mapped[dict[str, Any] | None]
+    """`reason` and `since` of each that lasts, by kind; as in `alarm_rows`, for lists."""
 
 
 class SealingKey(Base):
@@ -237,6 +241,8 @@ class Place(Base):
     """Why its process ended, by the agent's own report."""
     unprotected: Mapped[dict[str, Any] | None]
     """`cause`, `reason` and `since`, while nothing protects its work."""
+    idle: Mapped[dict[str, Any] | None]
+    """`reason` and `since`, while its process uses next to nothing of the GPU or CPU."""
     attempt: Mapped[Attempt] = relationship(back_populates="places")
 
 
