@@ -26,7 +26,7 @@ from support import openapi_file
 from support.require import need_module
 
 URL = "http://master"
-FEW, MANY = 2, 40
+FEW, MANY = 1, 40
 """Requests of each kind to a route."""
 
 WHO = ("VM", "viewer", "user", "admin")

@@ -119,7 +119,7 @@ def test_a_file_is_yaml_and_its_trace_is_relative_to_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["- 1\n", "just text", "a: [1\n", "\x00", "seed: " + 5_000 * "9", "[" * 9_999, "a: 2020-13-13"],
+    ["- 1\n", "just text", "a: [1\n", "\x00", "seed: " + 5_000 * "9", "[" * 700, "a: 2020-13-13"],
 )
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "job.yaml"
