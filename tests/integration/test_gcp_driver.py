@@ -267,7 +267,9 @@ def test_a_request_id_that_gcp_has_forgotten_makes_no_second_vm(gce: Gce, cloud:
     assert len(gce.lives()) == 1
 
 
-def test_the_token_of_another_launch_is_refused(cloud: GcpCloud) -> None:
+@pytest.mark.parametrize("insert_s", [0, 20])
+def test_the_token_of_another_launch_is_refused(gce: Gce, cloud: GcpCloud, insert_s: float) -> None:
+    gce.insert_s = insert_s
     cloud.launch(spec(), "t")
     with pytest.raises(BadRequest, match="g2-standard-4/spot"):
         cloud.launch(spec(POOL.model_copy(update={"vm": "e2-standard-2"})), "t")

@@ -88,12 +88,12 @@ def test_the_token_is_no_tag() -> None:
 def test_the_same_launch_makes_the_same_request() -> None:
     assert body(spec()) == body(spec())
     assert requests.name_of("t") == body(spec())["name"]
-    assert requests.request_id("t", notice=True) == requests.request_id("t", notice=True)
+    assert requests.request_id("t", body(spec())) == requests.request_id("t", body(spec()))
 
 
 def test_a_request_id_is_a_uuid_of_one_launch_only() -> None:
     made = {
-        requests.request_id(token, notice=notice, refusals=refusals)
+        requests.request_id(token, body(spec(), notice=notice), refusals=refusals)
         for token in ("a", "b")
         for notice in (True, False)
         for refusals in (0, 1)

@@ -3,9 +3,10 @@
 What it must guarantee: one launch makes one VM or none, whatever answer gets lost; nothing of ours
 stays that our labels do not find; and what Compute Engine says is told in its own words. Rules:
 
-1. A VM's name, and the request id of its insert, are derived from the launch's token. The request
-   id makes a repeated insert answer with the operation of the first one; when that is forgotten,
-   the name is taken. A name is used for one token only, so an id (`ZONE/NAME`) never comes again.
+1. A VM's name is derived from the launch's token, and the request id of its insert from the token
+   and the bytes that are sent. The request id makes a repeated insert answer with the operation of
+   the first one; when that is forgotten, or other words are sent, the name is taken. A name is used
+   for one token only, so an id (`ZONE/NAME`) never comes again.
 2. An insert is accepted long before it has come to anything: what it is refused for stands in its
    operation. Nobody waits for that; the next listing looks at the operations of all VMs that it
    lacks at once, and tells the refusal (`Vm.error`).

@@ -101,7 +101,10 @@ class GcpCloud:
         except BadRequest as error:
             if not (notice and NOTICE_FIELD in str(error)):
                 raise
-            log.warning("GCP: spot VMs have no notice of 120 s here: %s", error)
+            text = (
+                "GCP: spot VMs have no notice here; `preemption_notice: false` says so at once: %s"
+            )
+            log.warning(text, error)
             self._notice = False
             operation = self._insert(spec, token, notice=False)
         return self._accepted(spec, token, operation)
@@ -128,8 +131,7 @@ class GcpCloud:
             gpu=gpu,
             notice=notice,
         )
-        refusals = self._refusals[token]
-        asked = {"requestId": requests.request_id(token, notice=notice, refusals=refusals)}
+        asked = {"requestId": requests.request_id(token, body, refusals=self._refusals[token])}
         path = f"{self._zone(pool.zone)}/instances"
         try:
             operation = self._calls.call("POST", path, params=asked, body=body, launch=True)

@@ -4,6 +4,7 @@ a repeated one is to be recognized as such."""
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import uuid
@@ -68,10 +69,12 @@ def name_of(token: str) -> str:
     return f"spothop-{hashlib.sha256(token.encode()).hexdigest()[:32]}"
 
 
-def request_id(token: str, *, notice: bool, refusals: int = 0) -> str:
-    """A UUID. Compute Engine answers a used one with the operation of its first use. So what was
-    refused for good, and a launch without the notice, have another one."""
-    return str(uuid.uuid5(_NAMESPACE, f"{token} {'notice' if notice else 'plain'} {refusals}"))
+def request_id(token: str, body: Mapping[str, Any], *, refusals: int = 0) -> str:
+    """A UUID. Compute Engine answers a used one with the operation of its first use, whatever else
+    is asked for then. So other words under the same token, and what was refused for good, have
+    another one: then the name is taken, or free."""
+    words = json.dumps(body, sort_keys=True)
+    return str(uuid.uuid5(_NAMESPACE, f"{token} {refusals} {words}"))
 
 
 @dataclass(frozen=True)
