@@ -120,7 +120,8 @@ def serve(
         Path | None, typer.Option(help="Configuration file of the local cloud.")
     ] = None,
     clouds: Annotated[
-        str | None, typer.Option(help="Those to work with, separated by commas: local, aws.")
+        str | None,
+        typer.Option(help="Those to work with, separated by commas: local, aws, azure, gcp."),
     ] = None,
     aws_cloud: Annotated[
         Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")

@@ -36,9 +36,11 @@ def calls_of(config: AzureConfig) -> AzureCalls:
     return known
 
 
-def cloud_of(azure: Emulator, config: AzureConfig) -> AzureCloud:
+def cloud_of(azure: Emulator, config: AzureConfig, *, behind_s: float = 0.0) -> AzureCloud:
+    """`behind_s`: the master's clock, against Azure's."""
+
     def now() -> datetime:
-        return datetime.fromtimestamp(azure.clock(), timezone.utc)
+        return datetime.fromtimestamp(azure.clock() - behind_s, timezone.utc)
 
     asker = _askers.setdefault(config.prices_url, prices.asker(config.prices_url))
     return AzureCloud(config, calls=calls_of(config), ask_prices=asker, now=now)

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from fakes.azure import Emulator
+from fakes.azure.group import GROUP_ID
 from fakes.azure.retail import meters
 from fakes.azure.schema import Wrong, check
 from fakes.azure.server import IDENTITY, Refusal, subnet
 from fakes.azure_rig import DEPLOY, cloud_of
 from spothop.wire import ANY_ZONE, AgentConfig, Dialect, Pool
+from spothop_master.clouds import inventory
 from spothop_master.clouds.azure.config import AzureConfig
 from spothop_master.clouds.azure.driver import AzureCloud
 from spothop_master.clouds.base import (
@@ -171,6 +173,7 @@ def test_a_zone_left_to_azure_and_a_region_without_zones_are_named_by_the_region
         ({"script": ""}, "t1", "no user data"),
         ({"script": "x" * 70_000}, "t1", "70000 bytes; Azure takes 65535"),
         ({}, "", "client token"),
+        ({"image": "ubuntu-22.04"}, "t1", "expected PUBLISHER:OFFER:SKU:VERSION"),
     ],
 )
 def test_what_azure_would_not_take_is_not_sent(
@@ -234,6 +237,20 @@ def test_without_any_price_from_azure_only_on_demand_is_offered(
 ) -> None:
     azure.fail("GET prices", 500, "", times=9)
     assert {(info.pool.spot, info.price) for info in cloud.pools()} == {(False, 1.0)}
+
+
+def test_an_image_of_the_job_is_taken_by_name_or_by_id(azure: Emulator, cloud: AzureCloud) -> None:
+    image = f"{GROUP_ID}/providers/Microsoft.Compute/images/mine"
+    cloud.launch(spec(image=image), "t1")
+    cloud.launch(spec(image="debian:debian-12:12-gen2:latest"), "t2")
+    sent = [
+        json.loads(call.body)["properties"]["storageProfile"]["imageReference"]
+        for call in azure.calls
+    ]
+    assert sent == [
+        {"id": image},
+        {"publisher": "debian", "offer": "debian-12", "sku": "12-gen2", "version": "latest"},
+    ]
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -386,6 +403,31 @@ def test_what_ended_an_hour_ago_is_forgotten(azure: Emulator, cloud: AzureCloud)
     assert listed(cloud, vm).state is CloudVmState.TERMINATED
     azure.clock.advance(3601)
     assert cloud.list("us") == []
+
+
+def test_a_clock_that_is_behind_azures_makes_no_vm_run_before_it_was_made(
+    azure: Emulator,
+) -> None:
+    config = AzureConfig.model_validate(azure.config())
+    behind = cloud_of(azure, config, behind_s=600.0)
+    vm = running(azure, behind)
+    assert vm.running_at == vm.requested_at
+    behind.terminate(vm.id)
+    azure.clock.advance(azure.group.delete_s)
+    over = listed(behind, vm)
+    assert over.ended_at == vm.running_at
+
+
+def test_the_inventory_tells_vms_and_what_is_left_over(
+    azure: Emulator, make_cloud: MakeCloud
+) -> None:
+    vm = running(azure, make_cloud())
+    row = {"name": "d", "location": "eastus", "tags": {OWNER_TAG: "us"}, "properties": {}}
+    azure.group.resources["disks"]["d"] = row
+    found = inventory.read(make_cloud(), "us")
+    assert [each.id for each in found.vms] == [vm.id]
+    assert [remain.id for remain in found.remains] == ["d"]
+    assert (found.errors, found.answered("eastus")) == ([], True)
 
 
 # --- why a VM is gone ---------------------------------------------------------------------------

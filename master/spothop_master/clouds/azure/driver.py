@@ -195,6 +195,7 @@ class AzureCloud:
     def _read(self, row: Mapping[str, Any]) -> Vm:
         name, now, memory = row["name"], self._now(), self._memory
         requested_at = reading.created_at(row) or memory.first(name, now=now)
+        now = max(now, requested_at)  # which is by Azure's clock
         state = reading.state_of(row, ran=memory.ran(name) is not None)
         refusal = None
         if reading.has_failed(row) and memory.ran(name) is None:

@@ -115,8 +115,10 @@ def _spot(spec: LaunchSpec) -> dict[str, Any]:
 def _image(image: str) -> dict[str, str]:
     if image.startswith("/"):
         return {"id": image}
-    names = ("publisher", "offer", "sku", "version")
-    return dict(zip(names, image.split(":"), strict=True))
+    names, parts = ("publisher", "offer", "sku", "version"), image.split(":")
+    if len(parts) != len(names) or not all(parts):
+        raise BadRequest(f"image {image!r}: expected PUBLISHER:OFFER:SKU:VERSION, or an image's id")
+    return dict(zip(names, parts, strict=True))
 
 
 def _disk(name: str, gb: int, kind: str) -> dict[str, Any]:
