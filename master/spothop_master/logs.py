@@ -21,6 +21,7 @@ import ctypes
 import fcntl
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -163,6 +164,11 @@ class Logs:
             aside.replace(folder / _REMOVED)  # first: a log that is half gone says so too
             for path in folder.glob("*.log"):
                 path.unlink(missing_ok=True)
+
+    def forget(self, job: str) -> None:
+        """All logs of a job that is deleted."""
+        with self._lock:
+            shutil.rmtree(self._of(job), ignore_errors=True)
 
     def removed(self, job: str) -> str:
         """Why the logs of this job are gone, in words; empty while they are not."""

@@ -64,6 +64,13 @@ class Retention(BaseModel):
     """Code bundles, from the end of the last job that used one, or its last upload: 30 days."""
     bundles_bytes: float = Field(default=20e9, gt=0)
     """Of all bundles; beyond it the ones that were used longest ago go first."""
+    prices_s: float = Field(default=31_536_000, gt=0)
+    """Prices as they were; the newest of each pool stays: a year."""
+    refusals_s: float = Field(default=7_776_000, gt=0)
+    """What pools refused to a job, from its end, and VMs that nobody owned in clouds that are not
+    configured any more: 90 days."""
+    jobs_s: float | None = Field(default=None, gt=0)
+    """Whole jobs with all that is known of them, from their end. None: they stay."""
 
 
 class Quota(BaseModel):

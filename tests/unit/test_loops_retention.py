@@ -23,7 +23,22 @@ from spothop_master.loops.retention import Retention
 from spothop_master.settings import MasterSettings
 from spothop_master.store import observations, policy_inputs, pool_figures
 from spothop_master.store.db import Database
-from spothop_master.store.schema import Base, Event, Job, Metric, Observation, User, VmRow
+from spothop_master.store.schema import (
+    Attempt,
+    Base,
+    BundleUpload,
+    Event,
+    Injection,
+    Job,
+    Metric,
+    Observation,
+    Place,
+    Price,
+    Refusal,
+    Stray,
+    User,
+    VmRow,
+)
 from spothop_master.store.statistics import FRESH
 from spothop_master.store.vms import pool_of
 from support.database import new_database
@@ -377,3 +392,127 @@ def test_folders_that_are_none_of_ours_are_left_alone(tmp_path: Path) -> None:
     room.run()
     assert (tmp_path / "logs" / "lost+found").is_dir()
     assert (tmp_path / "bundles" / "lost+found").is_dir()
+
+
+# --- what belongs to nothing that lives -----------------------------------------------------------
+
+
+def test_refusals_of_jobs_that_ended_long_ago_go(room: Room) -> None:
+    where = {"cloud": "aws", "region": "r", "zone": "a", "vm_type": "gpu", "spot": True}
+    at = {"first_at": room.ago(300), "last_at": room.ago(300), "error": "NoCapacity"}
+    for job in ("runs-1", "ended-1"):
+        room.add(Refusal, {"job_id": job, **where, **at, "count": 3, "in_row": 1})
+    room.run()
+    with room.db.read() as session:
+        assert list(session.scalars(sa.select(Refusal.job_id))) == ["runs-1"]
+
+
+def test_the_newest_price_of_each_pool_stays_however_old(room: Room) -> None:
+    for zone, ages in (("a", (900, 800, 10)), ("b", (900, 800))):
+        where = {"cloud": "aws", "region": "r", "zone": zone, "vm_type": "gpu", "spot": True}
+        room.add(Price, *({**where, "price": float(age), "at": room.ago(age)} for age in ages))
+    room.run()
+    with room.db.read() as session:
+        left = session.execute(sa.select(Price.zone, Price.price).order_by(Price.id)).all()
+    assert [tuple(row) for row in left] == [("a", 10.0), ("b", 800.0)]
+
+
+def test_strays_of_clouds_that_are_gone_go_and_others_stay(room: Room) -> None:
+    where = {"region": "r", "zone": "a", "vm_type": "gpu", "spot": True}
+    known = room.settings.clouds[0]
+    for cloud, days in ((known, 200), ("left", 200), ("leaves", 10)):
+        at = {"launched_at": room.ago(days), "found_at": room.ago(days)}
+        room.add(Stray, {"cloud": cloud, "cloud_id": "i-1", **where, **at})
+    room.run()
+    with room.db.read() as session:
+        assert set(session.scalars(sa.select(Stray.cloud))) == {known, "leaves"}
+
+
+def test_who_sent_a_bundle_is_forgotten_after_it(room: Room) -> None:
+    room.bundle(NEW, days=1)
+    for sha256, days in ((OLD, 40), (NEW, 40), ("c" * 64, 0.5)):
+        row = {"sha256": sha256, "user_id": 1, "uploaded_at": room.ago(days)}
+        room.add(BundleUpload, row)
+    room.run()
+    with room.db.read() as session:
+        assert set(session.scalars(sa.select(BundleUpload.sha256))) == {NEW, "c" * 64}
+
+
+# --- whole jobs -----------------------------------------------------------------------------------
+
+
+def lived(room: Room, job: str) -> None:
+    """Rows of every sort."""
+    at, number = room.ago(201), len(job)
+    vm = f"vm-{number}"
+    with room.db.begin() as session:
+        row = sample_rows.vm(number, job, 0, 0.0, 1.0, "released")
+        session.add(row)
+        session.flush()
+        attempt = Attempt(job_id=job, number=1, state="ended", reason="succeeded", created_at=at)
+        attempt.ended_at, attempt.places = at, [Place(vm_id=vm, living=False)]
+        session.add(attempt)
+        session.add(sample_rows.checkpoint(job, 1, 1, "periodic", 0))
+        session.flush()
+        observations.add(session, row, "save", 1.0, attempt=1, n=1, now=room.ago(1))
+        observations.add(session, row, "life", 60.0, evidence="notice", now=room.ago(1))
+    room.add(Event, *({"job_id": job, "vm_id": vm, "at": at, "kind": "vm", "text": ""},) * 300)
+    room.add(Event, {"job_id": None, "vm_id": vm, "at": at, "kind": "vm", "text": "of the VM"})
+    room.curve(job, "loss", 10, days=300)
+    room.logs.append(job, 1, offset=0, data=b"hello\n")
+    row = {"job_id": job, "plan": {}, "started_at": at, "ended_at": at, "vm_id": vm}
+    room.add(Injection, row)
+
+
+def rows_of(room: Room, job: str) -> dict[str, int]:
+    """In every table that names jobs, VMs or attempts."""
+    found = {}
+    with room.db.read() as session:
+        for table in Base.metadata.sorted_tables:
+            if "job_id" in table.c:
+                query = sa.select(sa.func.count()).where(table.c.job_id == job)
+                found[table.name] = session.scalar(query) or 0
+        found["jobs"] = session.scalar(sa.select(sa.func.count()).where(Job.id == job)) or 0
+    return found
+
+
+def test_whole_jobs_go_when_a_setting_says_so(tmp_path: Path) -> None:
+    for section in ({}, {"jobs_s": 100 * 86_400.0}):
+        (tmp_path / str(len(section))).mkdir()
+        room = Room(tmp_path / str(len(section)), **section)
+        for job in ("runs-1", "ended-1"):
+            lived(room, job)
+        before = rows_of(room, "runs-1")
+        room.run()
+        assert rows_of(room, "runs-1") == before
+        assert room.logs.size("runs-1", 1) == 6
+        left = {name: count for name, count in rows_of(room, "ended-1").items() if count}
+        if section:
+            assert left == {"observations": 1}, "a life, which the region's figures are made of"
+            assert not (tmp_path / "1" / "logs" / "ended-1").exists()
+        else:
+            assert left.keys() == {name for name, count in before.items() if count}
+        with room.db.engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+        room.db.close()
+
+
+def test_a_job_with_a_vm_that_may_live_stays(tmp_path: Path) -> None:
+    room = Room(tmp_path, jobs_s=86_400.0)
+    lived(room, "ended-1")
+    with room.db.begin() as session:
+        session.get_one(VmRow, "vm-7").ended_at = None
+    room.run()
+    assert rows_of(room, "ended-1")["jobs"] == 1
+
+
+def test_a_removal_that_is_ended_anywhere_is_finished_by_the_next(tmp_path: Path) -> None:
+    room = Room(tmp_path, jobs_s=86_400.0)
+    lived(room, "ended-1")
+    for _ in range(50):
+        room.rests.clear()
+        room.until = 1
+        room.run()
+        if not rows_of(room, "ended-1")["jobs"]:
+            break
+    assert {name for name, count in rows_of(room, "ended-1").items() if count} == {"observations"}

@@ -27,10 +27,18 @@ from spothop_master.core import thinning
 from spothop_master.core.thinning import FEWEST, Point
 from spothop_master.logs import Logs
 from spothop_master.settings import MasterSettings
-from spothop_master.store import quotas
+from spothop_master.store import job_removal, quotas
 from spothop_master.store import retention as rows
 from spothop_master.store.db import Database
-from spothop_master.store.schema import SUMMED_BY_ZONE, Base, Event, Metric, Observation
+from spothop_master.store.schema import (
+    SUMMED_BY_ZONE,
+    Base,
+    Event,
+    Metric,
+    Observation,
+    Price,
+    Refusal,
+)
 from spothop_master.store.zone_observations import FADED_HALF_LIVES
 
 log = logging.getLogger(__name__)
@@ -68,6 +76,7 @@ class Retention:
         self._db = db
         self._settings = settings.retention
         self._quota = settings.quota
+        self._clouds = settings.clouds
         self._half_life_s = settings.mttp_half_life_s
         self._logs = logs
         self._bundles = bundles
@@ -91,6 +100,7 @@ class Retention:
         self._deleted, self._going = 0, {}
         self._of_jobs(now)
         self._of_regions(now)
+        self._of_clouds(now)
         for model in [*self._going]:
             self._delete(model)
         if self._deleted:
@@ -98,6 +108,7 @@ class Retention:
             self._shrink()
         self._files_of_logs(now)
         self._files_of_bundles(now)
+        self._whole_jobs(now)
         with self._db.read() as session:
             living, zips = rows.living_vms(session), rows.zips_of_living_vms(session)
         self._sessions.keep(living)
@@ -160,6 +171,37 @@ class Retention:
         for region in regions:
             for kind in SUMMED_BY_ZONE:
                 self._pages(Observation, rows.old_figures, region, kind, before=before)
+
+    def _of_clouds(self, now: datetime) -> None:
+        keep = self._settings
+        refused = now - timedelta(seconds=keep.refusals_s)
+        self._pages(Refusal, rows.old_refusals, before=refused)
+        self._pages(Price, rows.old_prices, before=now - timedelta(seconds=keep.prices_s))
+        with self._db.begin() as session:
+            self._deleted += rows.forget_strays(session, self._clouds, before=refused)
+
+    def _whole_jobs(self, now: datetime) -> None:
+        if self._settings.jobs_s is None:
+            return
+        before, job_ids = now - timedelta(seconds=self._settings.jobs_s), [""]
+        while not self._stopped:
+            with self._db.read() as session:
+                job_ids = job_removal.removable(session, before=before, after=job_ids[-1])
+            if not job_ids:
+                return
+            for job_id in job_ids:
+                self._whole_job(job_id)
+
+    def _whole_job(self, job_id: str) -> None:
+        gone = False
+        while not (gone or self._stopped):
+            with self._db.begin() as session:
+                began = self._monotonic()
+                gone = job_removal.remove(session, job_id, most=ROWS)
+            self._pause(self._monotonic() - began)
+        if gone:
+            self._logs.forget(job_id)
+            log.info("retention: job %s and all that was known of it deleted", job_id)
 
     def _pages(
         self,
@@ -243,6 +285,8 @@ class Retention:
         kept = self._bundles.files()
         with self._db.read() as session:
             used = rows.bundles_of_jobs(session)
+        with self._db.begin() as session:
+            rows.forget_uploads(session, kept, before=now - GRACE)
         idle = {
             name: max(file.used_at, used.get(name) or file.used_at)
             for name, file in kept.items()

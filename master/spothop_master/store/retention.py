@@ -7,22 +7,26 @@ stay with their job; counts and sums of observations were kept as these were wri
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, func, or_, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import CursorResult, Result, Select, delete, func, or_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from spothop.policy.savetimes import RECENT
 from spothop_master.core.thinning import Point
 from spothop_master.store.schema import (
     REGION,
     Base,
+    BundleUpload,
     Event,
     Job,
     Metric,
     Observation,
+    Price,
+    Refusal,
+    Stray,
     VmRow,
     ZoneSum,
 )
@@ -111,6 +115,43 @@ def old_figures(
         Observation.vm_id.not_in(alive),
     )
     return _page(session, query, Observation.id, after)
+
+
+def old_refusals(session: Session, *, before: datetime, after: int) -> list[int]:
+    """Of jobs that ended before then."""
+    query = select(Refusal.id).join(Job, Job.id == Refusal.job_id).where(Job.ended_at < before)
+    return _page(session, query, Refusal.id, after)
+
+
+def old_prices(session: Session, *, before: datetime, after: int) -> list[int]:
+    """But for the newest of each pool."""
+    later = aliased(Price)
+    pool = ("cloud", "region", "zone", "vm_type", "spot")
+    same = [getattr(later, name) == getattr(Price, name) for name in pool]
+    newer = select(later.id).where(*same, later.at > Price.at).exists()
+    return _page(session, select(Price.id).where(Price.at < before, newer), Price.id, after)
+
+
+def forget_strays(session: Session, clouds: Collection[str], *, before: datetime) -> int:
+    """Those that were found before then in clouds other than these, which nobody lists any more;
+    how many they were."""
+    gone = delete(Stray).where(Stray.cloud.not_in(clouds), Stray.found_at < before)
+    return _count(session.execute(gone))
+
+
+def forget_uploads(session: Session, bundles: Collection[str], *, before: datetime) -> int:
+    """Who sent bundles before then that are not among these, which are here; how many rows."""
+    known = session.scalars(select(BundleUpload.sha256).distinct())
+    gone, forgotten = [sha256 for sha256 in known if sha256 not in bundles], 0
+    for first in range(0, len(gone), IN_ONE_QUERY):
+        some = BundleUpload.sha256.in_(gone[first : first + IN_ONE_QUERY])
+        statement = delete(BundleUpload).where(some, BundleUpload.uploaded_at < before)
+        forgotten += _count(session.execute(statement))
+    return forgotten
+
+
+def _count(result: Result[Any]) -> int:
+    return result.rowcount if isinstance(result, CursorResult) else 0
 
 
 def _page(
