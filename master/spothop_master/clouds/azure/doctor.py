@@ -225,7 +225,10 @@ def _storage(storage_url: str) -> Check:
     if url.scheme not in ("az", "azure", "abfs", "abfss") and not url.netloc.endswith(
         ".core.windows.net"
     ):
-        hint = "set SPOTHOP_MASTER_STORAGE_URL=az://..., or checkpoint.storage in each job"
+        hint = (
+            "set SPOTHOP_MASTER_STORAGE_URL=https://ACCOUNT.blob.core.windows.net/CONTAINER,"
+            " or checkpoint.storage in each job"
+        )
         return _look("storage", f"the default storage is {storage_url or 'not set'}", hint)
     hint = "the VMs' identity needs Storage Blob Data Contributor on its container"
     return _look("storage", f"{storage_url}: not tried from here", hint)
