@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,19 @@ def test_a_master_that_did_not_reach_the_database_ends_nothing(harness: MasterHa
     here.run_once()
     harness.tick()
     assert [row.state for row in harness.vms()] == ["running"]
+
+
+def test_vms_that_ended_elsewhere_are_not_taken_for_silent_ones(harness: MasterHarness) -> None:
+    """By a master that did not see their ends, and is the judge after that."""
+    agent = harness.training()
+    standby = Heartbeats(harness.clock())
+    there = Contacts(harness.db, standby, harness.clock)
+    standby.heard(agent.vm, harness.clock())
+    there.run_once()
+    assert standby.known() == {agent.vm}
+    harness.want("cancelled")
+    harness.settle(60)
+    assert [row.state for row in harness.vms()] == ["terminated"]
+    there.run_once()
+    assert standby.known() == set()
+    assert standby.count(harness.clock(), timedelta(seconds=15)) == (0, 0)

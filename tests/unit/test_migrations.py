@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from fakes.old_database import at, contents, fill, release_1, revision
 from spothop_master.store import observations, summaries
 from spothop_master.store.db import Database
-from spothop_master.store.migrating import MigrationRefused
+from spothop_master.store.migrating import MigrationRefused, known_revisions
 from spothop_master.store.schema import Attempt, Base, Job, VmRow
 from support.database import on_postgresql, open_database, write_migrated
 from support.lists import assert_light_is_full
@@ -318,3 +318,31 @@ def test_lists_of_an_old_database_say_what_its_rows_say(old: Database) -> None:
     with old.read() as session:
         for job_id in session.scalars(sa.select(Job.id)):
             assert_light_is_full(session, job_id, now=at(10_000))
+
+
+# --- masters of the release before, beside one that has migrated ---------------------------------
+
+
+@pytest.mark.parametrize("to", [name for name in known_revisions() if name >= "0020"])
+def test_a_migration_only_adds(tmp_path: Path, to: str) -> None:
+    """Or masters that still run would fail: what goes, goes a release later (expand, contract)."""
+    before, after = tables_at(tmp_path, known_revisions()[int(to) - 2]), tables_at(tmp_path, to)
+    for table, columns in before.items():
+        gone = sorted(columns.keys() - after.get(table, {}).keys())
+        assert (table, gone) == (table, [])
+        for name, column in after[table].items():
+            if name not in columns:
+                by_itself = column["nullable"] or column["default"] is not None
+                assert by_itself, f"an older master writes no {table}.{name}"
+
+
+def tables_at(folder: Path, revision: str) -> dict[str, dict[str, Any]]:
+    write_migrated(folder / f"{revision}.db", revision)
+    engine = sa.create_engine(f"sqlite:///{folder}/{revision}.db")
+    inspector = sa.inspect(engine)
+    found = {
+        table: {column["name"]: column for column in inspector.get_columns(table)}
+        for table in inspector.get_table_names()
+    }
+    engine.dispose()
+    return found

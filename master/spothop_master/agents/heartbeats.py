@@ -46,6 +46,11 @@ class Heartbeats:
             for vm_id, at in contacts.items():
                 self._elsewhere[vm_id] = max(at, self._elsewhere.get(vm_id, at))
 
+    def known(self) -> set[str]:
+        """VMs of which something is remembered."""
+        with self._lock:
+            return {*self._heard, *self._elsewhere, *self._awaited, *self._due}
+
     def exchanged(self, now: datetime) -> None:
         """What is heard by all masters up to now is known here."""
         with self._lock:

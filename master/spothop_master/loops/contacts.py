@@ -11,7 +11,7 @@ database ends no VM, and neither does the first one that reaches it again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import bindparam, or_, select, update
 
@@ -26,10 +26,6 @@ _NEWER = (
     .values(last_contact_at=bindparam("at"))
 )
 
-LATE = timedelta(seconds=30)
-"""So much later than it happened another master may write down a contact, or its clock be behind,
-and it is still read."""
-
 
 class Contacts:
     """One pass at a time."""
@@ -38,7 +34,6 @@ class Contacts:
         self._db = db
         self._heartbeats = heartbeats
         self._clock = clock
-        self._read_to: datetime | None = None
 
     def run_once(self) -> None:
         """A pass that fails is made up for by the next one: it has newer contacts."""
@@ -49,16 +44,17 @@ class Contacts:
             with self._db.begin() as session:
                 session.connection().execute(_NEWER, rows)
         if not self._db.single_master:
-            self._read(now)
+            self._read()
         self._heartbeats.exchanged(now)
 
-    def _read(self, now: datetime) -> None:
+    def _read(self) -> None:
+        """Of all VMs that are not over; others end in transactions of other masters, of which
+        nobody tells this one."""
         query = select(VmRow.id, VmRow.last_contact_at).where(VmRow.ended_at.is_(None))
-        if self._read_to is None:
-            query = query.where(VmRow.last_contact_at.is_not(None))
-        else:
-            query = query.where(VmRow.last_contact_at > self._read_to)
+        before = self._heartbeats.known()
         with self._db.read() as session:
             found = {row.id: row.last_contact_at for row in session.execute(query)}
-        self._heartbeats.heard_elsewhere(found)
-        self._read_to = now - LATE
+        heard = {vm_id: at for vm_id, at in found.items() if at is not None}
+        self._heartbeats.heard_elsewhere(heard)
+        for vm_id in before - found.keys():
+            self._heartbeats.forget(vm_id)
