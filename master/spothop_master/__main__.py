@@ -7,12 +7,17 @@ is a tenth of the CPU time of a start. Nor do later collections look at it.
 from __future__ import annotations
 
 import gc
+import sys
 
 
 def main() -> None:
     gc.disable()
     import typer
 
+    from spothop_master import operations
+
+    if arguments := operations.asked_for(sys.argv[1:]):
+        operations.app(arguments, prog_name="spothop master")
     from spothop_master.program import serve
 
     gc.freeze()

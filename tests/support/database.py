@@ -64,6 +64,14 @@ def open_database(path: Path, keys: Keys | None = KEYS) -> Database:
     return _opened[-1]
 
 
+def empty(path: Path) -> Path:
+    """The same path, below which a database may be made: nothing is there yet, on PostgreSQL but
+    for an empty database."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    url_of(path)
+    return path
+
+
 def _sync_nothing(connection: Any, _record: object) -> None:
     """Tests survive no power cut; the disk of a test machine may be slow."""
     if not on_postgresql():

@@ -160,7 +160,7 @@ _HINTS = {
 """By what the server or its driver says."""
 
 
-def in_words(error: SQLAlchemyError) -> str:
+def in_words(error: BaseException) -> str:
     """What a driver says, in one line without a password, and the way out."""
     origin = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     lines = [line.strip() for line in origin.splitlines() if line.strip()]
@@ -236,6 +236,17 @@ def overwritten(session: Session) -> Iterator[None]:
         yield
     finally:
         connection.exec_driver_sql("PRAGMA secure_delete = OFF").close()
+
+
+def be_patient(connection: sa.Connection) -> None:
+    """This transaction may rest for longer than `CONNECT` allows: nobody waits for its rows."""
+    if not is_sqlite(connection):
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+def json_of_text(connection: sa.Connection, text: sa.ColumnElement[str]) -> sa.ColumnElement[Any]:
+    """Text that is JSON, for a column of that; SQLite keeps it as it is."""
+    return text if is_sqlite(connection) else sa.cast(text, sa.JSON)
 
 
 def count_on(connection: sa.Connection, tables: Iterable[sa.Table]) -> None:

@@ -38,7 +38,8 @@ def master(
 ) -> None:
     """Run a master here, with the local cloud built in.
 
-    Other options go through to `python -m spothop_master`.
+    Other options go through to `python -m spothop_master`, and so do its commands: `spothop master
+    migrate-database`, `backup` and `restore` (docs/database.md).
 
     Example: spothop master --port 8900
     """
