@@ -14,13 +14,14 @@ import httpx
 import pytest
 
 from spothop_master.clouds.base import (
+    CALL_DEADLINE_S,
     Ambiguous,
     AuthFailed,
     BadRequest,
     CloudError,
     Unavailable,
 )
-from spothop_master.clouds.gcp.calls import CONNECT_S, READ_S, GcpCalls
+from spothop_master.clouds.gcp.calls import CONNECT_S, READ_S, TOKEN_S, GcpCalls
 
 PATH = "/projects/p/zones/z/instances"
 Handle = Callable[[httpx.Request], httpx.Response]
@@ -183,6 +184,7 @@ def test_the_default_credentials_get_one_token_for_many_requests(account: Path) 
         "compute.googleapis.com"
     ] * 3
     assert {request.headers["authorization"] for request in seen[1:]} == {"Bearer secret"}
+    assert seen[0].extensions["timeout"]["read"] <= TOKEN_S
     assert asked.who() == "master@my-project.iam.gserviceaccount.com"
 
 
@@ -204,6 +206,7 @@ def test_credentials_that_nobody_takes_never_reach_compute_engine(
         asked.call("POST", PATH, body={}, launch=True)
     assert type(raised.value) is kind
     assert {request.url.host for request in seen} == {"oauth2.example"}
+    assert len(seen) * TOKEN_S + READ_S < CALL_DEADLINE_S
 
 
 def test_a_key_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

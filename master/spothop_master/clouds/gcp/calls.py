@@ -22,6 +22,8 @@ HOSTS: Mapping[str, str] = {
 accounts."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CONNECT_S, READ_S = 5.0, 30.0
+TOKEN_S = 5.0
+"""For a token: google-auth asks three times, and a call with all of that takes a minute at most."""
 CONNECTIONS = 32
 """Side by side."""
 PAGES = 1000
@@ -231,7 +233,7 @@ class DefaultLogin:
 
         try:
             answer = self._client().request(
-                method, url, content=body, headers=headers, timeout=min(timeout or READ_S, READ_S)
+                method, url, content=body, headers=headers, timeout=min(timeout or TOKEN_S, TOKEN_S)
             )
         except httpx.HTTPError as error:
             raise exceptions.TransportError(_words(url, error)) from error
