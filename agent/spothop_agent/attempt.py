@@ -12,7 +12,7 @@ import random
 from pathlib import Path
 
 import spothop
-from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport
+from spothop.wire import Heartbeat, Insurance, SaveKind, StartedReport, UseReport
 from spothop_agent.backups import Backups
 from spothop_agent.context import Context
 from spothop_agent.logs import LogShipper
@@ -25,6 +25,7 @@ from spothop_agent.state import Phase
 from spothop_agent.stopping import Stopping
 from spothop_agent.tasks import cancel_all, first_end
 from spothop_agent.trainer import Trainer
+from spothop_agent.use import EVERY_S, Sample, Use, gpu_share
 from spothop_agent.watching import Watch
 
 POLL_S = 0.1
@@ -226,7 +227,7 @@ class Attempt:
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
         failures = (self._stopping.failure(), backups.resume.failure())
-        lasting = (backups.run(), self._tick(), *failures)
+        lasting = (backups.run(), self._tick(), self._measure_use(), *failures)
         tasks = [asyncio.create_task(work) for work in lasting]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
         try:
@@ -294,6 +295,21 @@ class Attempt:
             if not self._stopping.ended.is_set():
                 self._watch.look(self._backups.trouble)
             await asyncio.sleep(TICK_S)
+
+    async def _measure_use(self) -> None:
+        """Tell when the process begins to use next to nothing of its VM, and when that is over."""
+        use, context = Use(), self._context
+        while True:
+            await asyncio.sleep(EVERY_S)
+            if not context.assignment.wants_use or self._stopping.asked.is_set():
+                continue
+            cpu_s = await context.threads.disk(self._process.cpu_s)
+            gpu = await context.threads.disk(gpu_share)
+            if not use.measured(Sample(at=context.now(), cpu_s=cpu_s, gpu=gpu)):
+                continue
+            since = use.idle_since
+            idle_s = None if since is None else context.now() - since
+            context.report(UseReport(idle_s=idle_s, reason=use.reason))
 
     def _restarted(self, at: float) -> None:
         """The script was started again inside the attempt."""

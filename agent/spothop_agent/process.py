@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from spothop_agent import process_tree, wrapper
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.reserve import MakeRoom, no_room, with_room
+from spothop_agent.use import cpu_s
 
 KILLED_CODE = 128 + signal.SIGKILL
 """What a shell makes of a child that got SIGKILL (POSIX, 2.8.2)."""
@@ -71,6 +72,9 @@ class TrainingProcess(Protocol):
 
     def oom_kills(self) -> int | None:
         """How often the kernel's out-of-memory killer has struck so far; None when it is silent."""
+
+    def cpu_s(self) -> dict[int, float]:
+        """CPU time of each of its processes that lives, by id; walks through /proc."""
 
 
 class Process:
@@ -148,6 +152,9 @@ class Process:
         left = tuple(seen.pid for seen in self._rest() if seen.pid != own)
         message = "the training process does not end although it was killed, and is given up"
         return Exit(code=None, signal=None, message=message, left=left)
+
+    def cpu_s(self) -> dict[int, float]:
+        return cpu_s(seen.pid for seen in self._rest())
 
     def _rest(self) -> list[process_tree.Seen]:
         below = os.getpid() if self._subreaper else None

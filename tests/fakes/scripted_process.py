@@ -35,6 +35,8 @@ class ScriptedProcess:
         self.signals: list[tuple[float, signal.Signals]] = []
         self.dies_of = {signal.SIGTERM, signal.SIGKILL}
         self.killed_by_kernel: int | None = 0
+        self.used_s = 0.0
+        """CPU time so far."""
 
     # --- what the agent asks --------------------------------------------------------------------
 
@@ -54,6 +56,9 @@ class ScriptedProcess:
 
     def give_up(self) -> None:
         self.end(Exit(code=None, signal=None, message="given up", left=(PID,)))
+
+    def cpu_s(self) -> dict[int, float]:
+        return {PID: self.used_s}
 
     def oom_kills(self) -> int | None:
         return self.killed_by_kernel

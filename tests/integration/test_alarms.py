@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from fakes.master_harness import Killed, MasterHarness
-from spothop.wire import Alarm, ProtectionReport, SaveKind, Unprotected
+from spothop.wire import Alarm, ProtectionReport, SaveKind, Unprotected, UseReport
 from spothop_master.loops.alarms import GIVE_UP, Alarms
 from spothop_master.store import alarms as rows
 from spothop_master.store import job_lists
@@ -189,3 +189,17 @@ def test_a_jobs_own_webhook_is_sealed_and_hears_but_what_is_muted(tmp_path: Path
     )
     with room.harness.db.read() as session:
         assert session.scalar(select(Delivery.target)) == "job"
+
+
+def test_a_vm_that_is_hardly_used_for_20_minutes(room: Room) -> None:
+    agent = room.harness.training()
+    agent.report(UseReport(idle_s=60.0, reason="the GPUs are used 1 %"))
+    room.harness.clock.advance(18 * 60.0)
+    room.loop.judge()
+    assert "idle" not in room.lasting()
+    room.harness.clock.advance(120.0)
+    room.loop.judge()
+    assert "idle" in room.lasting()
+    agent.report(UseReport())
+    room.loop.judge()
+    assert "idle" not in room.lasting()

@@ -105,6 +105,7 @@ from spothop.wire.reports import (
     SaveRequestedReport,
     StartedReport,
     StepsReport,
+    UseReport,
 )
 
 if TYPE_CHECKING:
@@ -263,6 +264,7 @@ __all__ = [
     "Unprotected",
     "UnprotectedView",
     "UnspokenProtocol",
+    "UseReport",
     "Used",
     "UserRequest",
     "UserView",

@@ -41,7 +41,7 @@ class Assignment(Extended):
     """One attempt of one job, for one VM; which may have been started before its master was
     replaced, with an older agent."""
 
-    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s")
+    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s", "wants_use")
 
     job: str
     name: str
@@ -68,6 +68,8 @@ class Assignment(Extended):
     """How long the script may lack what protects it, before that is told."""
     ends_in_s: float | None = None
     """Until the job's `max_duration` is over; None without one."""
+    wants_use: bool = False
+    """The master understands reports of kind `use`."""
     fence_now: bool = False
     """No earlier attempt can still commit: fence without waiting for the directive."""
     resumes: bool = False
@@ -79,4 +81,4 @@ class Assignment(Extended):
         refuse, and with them the whole assignment."""
         if protocol >= PROTOCOL:
             return self
-        return self.model_copy(update={"ends_in_s": None})
+        return self.model_copy(update={"ends_in_s": None, "wants_use": False})

@@ -205,6 +205,16 @@ class ProtectionReport(Strict):
     reason: Text = ""
 
 
+class UseReport(Strict):
+    """The process begins to use next to nothing of the VM's GPUs or CPU, or does so no more. Sent
+    when that changes, to a master whose assignment says that it wants to know."""
+
+    kind: Literal["use"] = "use"
+    idle_s: Seconds | None = None
+    """For so long by now; None: it uses them."""
+    reason: Text = ""
+
+
 AnyReport = Annotated[
     PhaseReport
     | PreparedReport
@@ -222,6 +232,7 @@ AnyReport = Annotated[
     | PreparationFailedReport
     | FencedReport
     | MessageReport
-    | ProtectionReport,
+    | ProtectionReport
+    | UseReport,
     Field(discriminator="kind"),
 ]

@@ -48,6 +48,7 @@ def build(
         hangs=attempts.hangs(session, job.id),
         unprotected_after_s=spec.checkpoint.unprotected_after.total_seconds(),
         ends_in_s=_ends_in_s(spec, job, now),
+        wants_use=True,
         fence_now=attempt.may_fence,
         resumes=_has_chain(session, job),
         policy=insurance.first_params(session, vm, job, statistics, now=now),

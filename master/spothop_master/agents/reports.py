@@ -51,6 +51,7 @@ from spothop.wire import (
     StartedReport,
     StepsReport,
     Unprotected,
+    UseReport,
 )
 from spothop_master.agents.limits import MetricNames
 from spothop_master.core import gang, verdict
@@ -359,6 +360,14 @@ def _protection(context: ReportContext, report: ProtectionReport) -> None:
     context.note("unprotected", text, cause=report.cause.value, add=add, level="warning")
 
 
+def _use(context: ReportContext, report: UseReport) -> None:
+    if report.idle_s is None:
+        context.place.idle = None
+        return
+    since = context.at - timedelta(seconds=report.idle_s)
+    context.place.idle = {"since": since.isoformat(), "reason": report.reason}
+
+
 def _end(context: ReportContext, why: EndReason, detail: str) -> None:
     """Of this place's process; the attempt's too, when its places' ends say so."""
     context.place.reason = why.value
@@ -396,4 +405,5 @@ _APPLY: Mapping[type, Callable[[ReportContext, Any], None]] = {
     FencedReport: _fenced,
     MessageReport: _message,
     ProtectionReport: _protection,
+    UseReport: _use,
 }
