@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fakes.azure import Emulator
+from fakes.azure.group import GROUP_ID
 from fakes.azure.server import subnet
 from fakes.azure_rig import DEPLOY, cloud_of
 from spothop.wire import Verdict
@@ -76,6 +77,15 @@ def test_what_does_not_exist_is_told_with_its_field(azure: Emulator, diagnose: D
     assert found["eastus: quota"].verdict is Verdict.LOOK
     wrong = diagnose(regions={"westus": {"subnet": subnet("eastus")}})
     assert wrong["westus: subnet"].fact == "eastus is in eastus"
+
+
+def test_an_image_that_there_is_not_is_told(azure: Emulator, diagnose: Diagnose) -> None:
+    azure.images.remove("2204")
+    found = diagnose()
+    assert found["eastus: image"].verdict is Verdict.OK
+    assert found["eastus: GPU image"].hint == "name another `gpu_image`"
+    own = f"{GROUP_ID}/providers/Microsoft.Compute/images/mine"
+    assert diagnose(image=own)["eastus: image"].verdict is Verdict.LOOK
 
 
 def test_without_an_identity_a_vm_cannot_end_itself(azure: Emulator, diagnose: Diagnose) -> None:

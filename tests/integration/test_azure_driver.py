@@ -340,6 +340,16 @@ def test_a_creation_that_fails_later_is_told_once_and_leaves_nothing(
     )
 
 
+def test_a_failed_creation_that_goes_before_it_told_why_did_not_run(
+    azure: Emulator, cloud: AzureCloud
+) -> None:
+    azure.group.doomed.append("AllocationFailed")
+    vm = cloud.launch(spec(), "t1")
+    azure.clock.advance(azure.group.boot_s)
+    azure.fail("GET virtualMachines", 404, "ResourceNotFound", skip=1)
+    assert (listed(cloud, vm).state, listed(cloud, vm).running_at) == (CloudVmState.PENDING, None)
+
+
 # --- listings -----------------------------------------------------------------------------------
 
 

@@ -42,6 +42,8 @@ class Fault:
     after: bool = False
     """The call is done, and then the answer is the one above."""
     times: int = 1
+    skip: int = 0
+    """So many matching calls go well before."""
 
 
 class Refusal(Exception):
@@ -103,6 +105,8 @@ class Emulator:
         }
         """VM types; `not_in`: zones or locations that the subscription may not use."""
         self.meters = retail.meters({"Standard_D2s_v5": (0.02, 0.096)})
+        self.images = {"22_04-lts-gen2", "2204"}
+        """Those that there are, by their SKU."""
         self.quota = 100
         self.page = 50
         self.lock = threading.Lock()
@@ -172,9 +176,13 @@ class Emulator:
 
     def _strike(self, call: Call) -> Fault | None:
         for fault in self.faults:
-            if fault.times > 0 and fnmatchcase(call.what, fault.call):
-                fault.times -= 1
-                return fault
+            if fault.times <= 0 or not fnmatchcase(call.what, fault.call):
+                continue
+            if fault.skip > 0:
+                fault.skip -= 1
+                continue
+            fault.times -= 1
+            return fault
         return None
 
     def _do(self, call: Call) -> Answer:
@@ -363,6 +371,13 @@ class Emulator:
         row = {"name": {"value": "lowPriorityCores"}, "limit": self.quota, "currentValue": 0}
         return 200, {"value": [{**row, "unit": "Count"}]}, {}
 
+    def _GET_versions(self, call: Call) -> Answer:
+        """Of an image; a plain list."""
+        sku = call.path.split("/")[-2]
+        if sku not in self.images:
+            raise Refusal(404, "NotFound", f"Artifact: VMImage was not found. {sku}")
+        return 200, [{"name": "1.0.0", "location": "eastus"}], {}
+
     def _GET_skus(self, call: Call) -> Answer:
         found = re.fullmatch(r"location eq '(\w+)'", call.query.get("$filter", ""))
         location = found[1] if found else ""
@@ -437,6 +452,7 @@ _PROVIDERS = {
     "virtualMachines": "Microsoft.Compute/virtualMachines",
     "disks": "Microsoft.Compute/disks",
     "skus": "Microsoft.Compute/skus",
+    "versions": "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions",
     "usages": "Microsoft.Compute/locations/usages",
     "networkInterfaces": "Microsoft.Network/networkInterfaces",
     "publicIPAddresses": "Microsoft.Network/publicIPAddresses",

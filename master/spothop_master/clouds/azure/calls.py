@@ -95,7 +95,7 @@ class AzureCalls:
                     raise HttpResponseError(response=answer)
                 page = answer.json() if answer.content else {}
                 yield page
-                url, asked = page.get("nextLink"), None
+                url, asked = page.get("nextLink") if isinstance(page, dict) else None, None
 
     def fetch(self, url: str) -> str:
         try:

@@ -41,6 +41,7 @@ FOR_TESTS = f"{COMPUTE}/virtualMachines/simulateEviction/action"
 JOIN_SUBNET = f"{NETWORK}/virtualNetworks/subnets/join/action"
 JOIN_GROUP = f"{NETWORK}/networkSecurityGroups/join/action"
 ASSIGN = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
+IMAGES = "locations/publishers/artifacttypes/offers/skus/versions/read"
 COMPUTE_VERSION = "2024-07-01"
 RIGHTS_VERSION = "2022-04-01"
 NETWORK_VERSION = "2024-05-01"
@@ -158,6 +159,7 @@ class Doctor:
         yield self._subnet(name, region)
         if region.security_group is not None:
             yield self._rights(f"{name}: security group", region.security_group, [JOIN_GROUP])
+        yield from (self._image(name, gpu=gpu) for gpu in (False, True))
         yield self._types(name)
         yield self._quota(name)
 
@@ -175,6 +177,26 @@ class Doctor:
             fact = f"{network.rpartition('/')[2]} is in {where}"
             return _failed(subject, fact, "name a subnet of a network in this region")
         return self._rights(subject, region.subnet, [JOIN_SUBNET])
+
+    def _image(self, name: str, *, gpu: bool) -> Check:
+        subject = f"{name}: {'GPU image' if gpu else 'image'}"
+        image = self.config.image_for(name, gpu=gpu, arch="x86_64")
+        if image.startswith("/"):
+            return _look(subject, f"{image}: not tried from here")
+        publisher, offer, sku, _ = image.split(":")
+        where = f"/subscriptions/{self.config.subscription}/providers/{COMPUTE}/locations/{name}"
+        path = f"{where}/publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}"
+        try:
+            pages = self.calls.ask("GET", f"{path}/versions", version=COMPUTE_VERSION)
+            versions = [str(row.get("name")) for page in pages for row in page]
+        except AuthFailed as error:
+            return _look(subject, str(error), f"allow {COMPUTE}/{IMAGES} on the subscription")
+        except CloudError as error:
+            key = "gpu_image" if gpu else "image"
+            return _failed(subject, f"{image}: {error}", f"name another `{key}`")
+        if not versions:
+            return _failed(subject, f"{image} has no version in {name}", "name another one")
+        return _ok(subject, f"{image}, with {len(versions)} versions")
 
     def _types(self, name: str) -> Check:
         subject = f"{name}: VM types"

@@ -200,7 +200,8 @@ class AzureCloud:
         refusal = None
         if reading.has_failed(row) and memory.ran(name) is None:
             refusal = self._refusal(name)
-            state = CloudVmState.PENDING if refusal else CloudVmState.RUNNING
+            runs = refusal is None and memory.knows_refusal(name)
+            state = CloudVmState.RUNNING if runs else CloudVmState.PENDING
         if state is CloudVmState.PENDING:
             memory.pending(name)
         elif state is CloudVmState.RUNNING:
@@ -216,7 +217,8 @@ class AzureCloud:
         )
 
     def _refusal(self, name: str) -> CloudError | None:
-        """Why its creation failed: only the instance view tells, and it is asked for once."""
+        """Why its creation failed: only the instance view tells, and it is asked for once. None
+        for one that runs all the same, and for one that has just gone."""
         if not self._memory.knows_refusal(name):
             row = self._get(name, expand="instanceView")
             if row is not None:
