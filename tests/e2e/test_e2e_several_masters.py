@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from support.counter import check_result
 from support.masters import Masters
+from support.waiting import until
 
 pytestmark = [pytest.mark.e2e]
 
@@ -26,6 +28,43 @@ def test_the_master_that_supervises_is_killed_and_the_other_one_goes_on(tmp_path
         assert len(ended.vms) == 1
         check_result(masters, job, tmp_path)
         masters.gone(job)
+
+
+@pytest.mark.thorough
+def test_a_master_that_is_stopped_and_goes_on_does_no_harm(tmp_path: Path) -> None:
+    """For longer than its leases, and longer than silence of a VM is borne. It also holds the
+    connections of agents that wait for an answer of it."""
+    settings = {"silent_after_s": 20}
+    with Masters(tmp_path / "machine", settings=settings) as masters:
+        job = masters.counter(endless=1, steps=0, step_ms=50, save_every=100)
+        masters.reaches(job, 2)
+        stopped = masters.supervisor()
+        assert stopped is not None
+        process = masters.masters[stopped]
+        assert process is not None
+        other = 1 - stopped
+        direct = masters.of(other)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            until(
+                lambda: masters.loop_of("supervise", seen_by=other) == other,
+                what="the other master supervises",
+            )
+            time.sleep(25)
+            more = direct.job(job)
+            assert (more.state, len(more.vms)) == ("running", 1)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        until(lambda: masters.ready(stopped), what="it is back")
+        for _ in range(3):
+            time.sleep(5)
+            assert masters.loop_of("supervise", seen_by=other) == other
+            assert direct.job(job).state == "running"
+        found = direct.cancel(job)
+        ended = masters.ends(job, state="cancelled")
+        assert len(ended.vms) == 1, found
+        masters.gone(job)
+        direct.close()
 
 
 @pytest.mark.thorough

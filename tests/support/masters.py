@@ -132,13 +132,19 @@ class Masters(Machine):
 
     def supervisor(self) -> int | None:
         """Which master runs the supervise loop, as one that lives says."""
-        for number, master in enumerate(self.masters):
-            if master is None or (said := self.ready(number)) is None:
-                continue
-            loop = said["loops"]["supervise"]
-            port = int(loop["master"].rpartition(":")[2]) if loop is not None else None
-            return self.ports.index(port) if port in self.ports else None
-        return None
+        alive = [number for number, master in enumerate(self.masters) if master is not None]
+        return self.loop_of("supervise", seen_by=alive[0]) if alive else None
+
+    def loop_of(self, loop: str, *, seen_by: int) -> int | None:
+        """Which master runs it, as this one says; None: nobody, or this one does not answer."""
+        said = self.ready(seen_by)
+        if said is None or said["loops"][loop] is None:
+            return None
+        return self.ports.index(int(said["loops"][loop]["master"].rpartition(":")[2]))
+
+    def of(self, number: int) -> Client:
+        """Users of one master, past what is in front."""
+        return Client(f"http://127.0.0.1:{self.ports[number]}", self.token)
 
     def kill_one(self, number: int) -> None:
         master = self.masters[number]
