@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -220,6 +221,36 @@ def test_an_object_of_the_wrong_size_makes_a_checkpoint_unfit(chain: Chain, tmp_
     saved = [save(chain, 1, step, tmp_path) for step in (1, 2, 3)]
     chain.store.put(saved[2].files[0].key, b"more than there was")
     assert prune(chain.store, JOB, 0) == []
+
+
+def test_a_whole_checkpoint_is_known_by_its_sums_alone(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long chain neither the entries are read nor the folders listed, each by itself."""
+    for step in (1, 2):
+        save(chain, 1, step, tmp_path)
+    scanned: list[str] = []
+    scan = type(chain.store).scan
+
+    def noted(store: ObjectStore, prefix: str, **more: Any) -> Iterator[ObjectInfo]:
+        scanned.append(prefix)
+        return scan(store, prefix, **more)
+
+    monkeypatch.setattr(type(chain.store), "scan", noted)
+    assert prune(chain.store, JOB, 0, chain=chain) == []
+    assert scanned.count(layout.data_root(JOB)) == 1
+    assert [prefix for prefix in scanned if prefix.startswith(layout.data_root(JOB) + "/")] == []
+
+
+def test_a_checkpoint_whose_entry_was_damaged_meanwhile_protects_nothing(
+    chain: Chain, tmp_path: Path
+) -> None:
+    """Its sums say nothing, and what its files are cannot be told any more."""
+    saved = [save(chain, 1, step, tmp_path) for step in (1, 2, 3)]
+    chain.store.put(saved[2].files[0].key + "-torn", b"?")
+    chain.store.put(layout.chain_key(JOB, saved[2].n), b"")
+    assert prune(chain.store, JOB, 0, chain=chain) == []
+    assert {*steps_with_data(chain)} == {"1-1-insurance", "2-1-insurance", "3-1-insurance"}
 
 
 class Behind:
