@@ -5,21 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import re
-import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from fakes.azure import retail, schema
 from fakes.azure.group import GROUP, GROUP_ID, LOCATIONS, SUBSCRIPTION, Clock, Group, moment
+from fakes.azure.http import Answer, Call, handler
+from fakes.azure.rights import actions, allows, linked
 
-ADMIN = "none"
-"""The token that may do everything; it is what a driver sends to an endpoint without TLS."""
 NETWORK_ID = f"{GROUP_ID}/providers/Microsoft.Network/virtualNetworks"
 IDENTITY = f"{GROUP_ID}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/spothop-vm"
 
@@ -57,33 +55,12 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
-@dataclass(frozen=True)
-class Call:
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-    kind: str
-    """Such as virtualMachines."""
-    name: str
-    rest: str
-    """What follows the name."""
-
-    @property
-    def what(self) -> str:
-        return f"{self.method} {self.kind}{'/' + self.rest if self.rest else ''}"
-
-
-Answer = tuple[int, Any, dict[str, str]]
-
-
 class Emulator:
     """One subscription with one resource group. `group`, `clock`, `skus`, `meters`, `quota` (vCPUs
     for spot), `faults` and `roles` are for tests to set; `calls` is everything that was asked."""
 
     def __init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self.answer))
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -207,11 +184,11 @@ class Emulator:
             raise Refusal(401, "AuthenticationFailed", "Authentication failed.")
         if self.roles and token not in self.roles:
             raise Refusal(401, "InvalidAuthenticationToken", "The access token is invalid.")
-        for action in _actions(call):
+        for action in actions(call):
             self.require(token, action)
 
     def require(self, token: str, action: str) -> None:
-        if token in self.roles and not any(_allows(role, action) for role in self.roles[token]):
+        if token in self.roles and not any(allows(role, action) for role in self.roles[token]):
             raise Refusal(
                 403,
                 "AuthorizationFailed",
@@ -232,7 +209,7 @@ class Emulator:
             raise Refusal(400, "InvalidRequestContent", str(wrong)) from wrong
         self._check(body)
         token = call.headers["authorization"].partition(" ")[2]
-        for action in _linked(body):
+        for action in linked(body):
             self.require(token, action)
         life = self.group.make(call.name, body)
         operation = f"{self.endpoint}/subscriptions/{SUBSCRIPTION}/operations/{call.name}"
@@ -444,99 +421,3 @@ def _sku(vm: str, location: str, facts: Mapping[str, Any]) -> dict[str, Any]:
             {**each, "reasonCode": "NotAvailableForSubscription"} for each in restrictions
         ],
     }
-
-
-# --- rights -------------------------------------------------------------------------------------
-
-_PROVIDERS = {
-    "virtualMachines": "Microsoft.Compute/virtualMachines",
-    "disks": "Microsoft.Compute/disks",
-    "skus": "Microsoft.Compute/skus",
-    "versions": "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions",
-    "usages": "Microsoft.Compute/locations/usages",
-    "networkInterfaces": "Microsoft.Network/networkInterfaces",
-    "publicIPAddresses": "Microsoft.Network/publicIPAddresses",
-    "virtualNetworks": "Microsoft.Network/virtualNetworks",
-    "userAssignedIdentities": "Microsoft.ManagedIdentity/userAssignedIdentities",
-    "permissions": "Microsoft.Authorization/permissions",
-    "values": "Microsoft.Insights/eventtypes/values",
-}
-_VERBS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
-
-
-def _actions(call: Call) -> list[str]:
-    kind = _PROVIDERS.get(call.kind, call.kind)
-    return [f"{kind}/{call.rest}/action" if call.rest else f"{kind}/{_VERBS[call.method]}"]
-
-
-def _linked(body: Mapping[str, Any]) -> list[str]:
-    """What the caller needs for what is made with the VM, and for what it refers to."""
-    found = [
-        "Microsoft.Compute/disks/write",
-        "Microsoft.Network/networkInterfaces/write",
-        "Microsoft.Network/networkInterfaces/join/action",
-        "Microsoft.Network/virtualNetworks/subnets/join/action",
-    ]
-    if "publicIPAddressConfiguration" in json.dumps(body):
-        found += [
-            f"Microsoft.Network/publicIPAddresses/{each}" for each in ("write", "join/action")
-        ]
-    if body.get("identity"):
-        found.append("Microsoft.ManagedIdentity/userAssignedIdentities/assign/action")
-    return found
-
-
-def _allows(role: Mapping[str, Any], action: str) -> bool:
-    def has(key: str) -> bool:
-        return any(fnmatchcase(action.lower(), each.lower()) for each in role.get(key, ()))
-
-    return has("Actions") and not has("NotActions")
-
-
-# --- HTTP ---------------------------------------------------------------------------------------
-
-_KINDS = "|".join([*_PROVIDERS, "prices", "consoles"])
-_PATH = re.compile(rf".*/({_KINDS})(?:/([^/]*))?(?:/([^/]*))?")
-
-
-def read(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
-    parts = urlsplit(target)
-    found = _PATH.fullmatch(unquote(parts.path))
-    kind, name, rest = (each or "" for each in found.groups()) if found else ("", "", "")
-    query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-    lower = {key.lower(): value for key, value in headers.items()}
-    return Call(method, parts.path, query, lower, body, kind, name, rest)
-
-
-def _handler(emulator: Emulator) -> Callable[..., BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one packet: else each answer waits for the ACK of one
-        disable_nagle_algorithm = True
-
-        def _serve(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            call = read(self.command, self.path, dict(self.headers), body)
-            answer = emulator.answer(call)
-            if answer is None:
-                self.close_connection = True
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
-            status, content, headers = answer
-            sent = content if isinstance(content, bytes) else b""
-            if content is not None and not isinstance(content, bytes):
-                sent = json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            if status != 204:
-                self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        do_GET = do_PUT = do_POST = do_DELETE = _serve
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Not a line for each request."""
-
-    return Handler
