@@ -355,9 +355,10 @@ def test_zones_that_do_not_answer_are_told_from_empty_ones() -> None:
     [
         ("regions: [us-central1]", "project: Field required"),
         ("project: my-project\nregions: {}", "regions: .*at least 1"),
-        ("project: my-project\nregions: [US]", "regions.US"),
-        ("project: P\nregions: [us-central1]", r"project: .*\(it is 'P'\)"),
-        ("project: my-project\nregions: {us-central1: {zones: [us-east1-b]}}", "not in region us"),
+        ("project: my-project\nregions: [us-central1-a]", "us-central1-a.*a region, such as"),
+        ("project: P\nregions: [us-central1]", r"project: expected the id.*\(it is 'P'\)"),
+        ("project: '1234567890'\nregions: [us-central1]", "`gcloud projects list` shows it"),
+        ("project: my-project\nregions: {us-west1: {zones: [us-east1-b]}}", "regions: zone us-e"),
         ("project: my-project\nregions: [us-central1]\nimage: u", r"image: .*\(it is 'u'\)"),
         ("project: my-project\nregions: [us-central1]\nsubnet: x", "subnet: Extra inputs"),
     ],

@@ -11,11 +11,12 @@ service_account: spothop-vm    # whose rights the VMs have
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
-from typing_extensions import Self
+from pydantic import AfterValidator, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from spothop_master.clouds.configuration import Strict, read
 
@@ -30,12 +31,43 @@ GPU_IMAGE = (
 """Google's image with NVIDIA's driver, CUDA and nothing of a framework:
 https://cloud.google.com/deep-learning-vm/docs/images"""
 
+
+def _matching(pattern: str, hint: str) -> AfterValidator:
+    """Text of this form; the complaint says what it looks like instead of the pattern."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise PydanticCustomError("form", hint)
+        return text
+
+    return AfterValidator(check)
+
+
 Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Image = Annotated[
-    str, Field(pattern=r"^projects/[a-z0-9.:-]+/global/images/(family/)?[a-z][-a-z0-9]*$")
+ProjectId = Annotated[
+    str,
+    _matching(
+        r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]",
+        "expected the id of a project, such as my-project-123; `gcloud projects list` shows it",
+    ),
 ]
-RegionName = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+\d+$")]
-ZoneName = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+\d+-[a-z]+$")]
+Image = Annotated[
+    str,
+    _matching(
+        r"projects/[a-z0-9.:-]+/global/images/(family/)?[a-z][-a-z0-9]*",
+        "expected projects/PROJECT/global/images/NAME or .../images/family/NAME;"
+        " `gcloud compute images list` shows those of Google",
+    ),
+]
+RegionName = Annotated[
+    str,
+    _matching(
+        r"[a-z]+-[a-z]+\d+", "expected a region, such as us-central1; its zones go into `zones`"
+    ),
+]
+ZoneName = Annotated[
+    str, _matching(r"[a-z]+-[a-z]+\d+-[a-z]+", "expected a zone, such as us-central1-a")
+]
 
 
 class RegionConfig(Strict):
@@ -61,7 +93,7 @@ class VmTypeConfig(Strict):
 
 
 class GcpConfig(Strict):
-    project: str = Field(pattern=r"^([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$")
+    project: ProjectId
     """Its id, not its number."""
     regions: dict[RegionName, RegionConfig] = Field(min_length=1)
     network: str = Field(default="default", min_length=1)
@@ -98,13 +130,15 @@ class GcpConfig(Strict):
             return {name: {} if region is None else region for name, region in value.items()}
         return value
 
-    @model_validator(mode="after")
-    def _zones_lie_in_their_regions(self) -> Self:
-        for name, region in self.regions.items():
+    @field_validator("regions")
+    @classmethod
+    def _zones_lie_in_their_regions(cls, value: dict[str, RegionConfig]) -> dict[str, RegionConfig]:
+        for name, region in value.items():
             for zone in region.zones:
-                if zone.rpartition("-")[0] != name:
-                    raise ValueError(f"zone {zone} is not in region {name}")
-        return self
+                if region_of(zone) != name:
+                    told = f"zone {zone} is not in region {name}; list it below its own region"
+                    raise PydanticCustomError("place", told)
+        return value
 
     def image_for(self, *, gpu: bool, arch: str) -> str:
         if gpu:
