@@ -7,13 +7,21 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from json import JSONDecodeError
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
 
 from spothop_master.clouds.azure import errors
-from spothop_master.clouds.base import Ambiguous, AuthFailed, BadRequest, Unavailable
+from spothop_master.clouds.base import (
+    Ambiguous,
+    AuthFailed,
+    BadRequest,
+    CloudError,
+    Throttled,
+    Unavailable,
+)
 
 CONNECT_S, READ_S = 5, 30
 LAUNCH = "virtual_machines.begin_create_or_update"
@@ -174,26 +182,37 @@ def _as_ours(*, launch: bool = False) -> Iterator[None]:
     """The SDK's exceptions as CloudError. After a request was sent, a launch may have happened."""
     from azure.core import exceptions as sdk
 
+    unclear = Ambiguous if launch else Unavailable
     try:
         yield
+    except sdk.ClientAuthenticationError as error:
+        raise _of_identity(error) from error
     except sdk.HttpResponseError as error:
-        name = type(error).__name__
-        if error.response is None:
-            if isinstance(error, sdk.ClientAuthenticationError):  # of azure-identity: no token
-                raise AuthFailed(errors.words("", str(error)), code=name) from error
-            kind = Ambiguous if launch else Unavailable
-            raise kind(errors.words("", str(error)), code=name) from error
+        answer, name = error.response, type(error).__name__
+        if answer is None:
+            raise unclear(errors.words("", str(error)), code=name) from error
         raise errors.of_answer(
-            error.response.status_code, error.response.headers, _body(error.response), launch=launch
+            answer.status_code, answer.headers, _body(answer), launch=launch
         ) from error
     except sdk.ServiceRequestError as error:
-        kind = Ambiguous if launch and not _is_unsent(error) else Unavailable
+        kind = Unavailable if _is_unsent(error) else unclear
         raise kind(str(error), code=type(error).__name__) from error
-    except (sdk.AzureError, sdk.DeserializationError) as error:  # such as no answer in time
-        kind = Ambiguous if launch else Unavailable
-        raise kind(str(error), code=type(error).__name__) from error
+    except (sdk.AzureError, sdk.DeserializationError, JSONDecodeError) as error:
+        # such as no answer in time, or one that is none
+        raise unclear(str(error), code=type(error).__name__) from error
     except ValueError as error:  # such as a parameter that the model does not know
         raise BadRequest(str(error), code=type(error).__name__) from error
+
+
+def _of_identity(error: Any) -> CloudError:
+    """Azure's 401, or what azure-identity was answered when it asked for a token: then ours was
+    never sent."""
+    if error.response is not None:
+        answer = error.response
+        found = errors.of_answer(answer.status_code, answer.headers, _body(answer))
+        if isinstance(found, (AuthFailed, Throttled, Unavailable)):
+            return found
+    return AuthFailed(errors.words("", str(error)), code=type(error).__name__)
 
 
 def _is_unsent(error: BaseException) -> bool:
