@@ -18,6 +18,7 @@ from spothop_master.clouds.base import (
     CloudError,
     CloudVmState,
     NoCapacity,
+    PriceTooHigh,
     QuotaExceeded,
     Throttled,
     Unavailable,
@@ -44,6 +45,9 @@ FILE = {
         (409, "OverconstrainedAllocationRequest", NoCapacity, Scope.POOL),
         (409, "SkuNotAvailable", NoCapacity, Scope.POOL),
         (400, "SubnetIsFull", NoCapacity, Scope.REGION),
+        (409, "SpotPriceGreaterThanProvidedMaxPrice", PriceTooHigh, Scope.POOL),
+        (403, "OperationNotAllowed", BadRequest, Scope.POOL),
+        (409, "OperationPreempted", Ambiguous, Scope.POOL),
         (409, "QuotaExceeded", QuotaExceeded, Scope.REGION),
         (400, "PublicIPCountLimitReached", QuotaExceeded, Scope.REGION),
         (429, "Whatever", Throttled, Scope.ACCOUNT),
@@ -74,9 +78,12 @@ def test_an_answer_to_a_launch_means(
 def test_operation_not_allowed_is_a_quota_only_where_it_says_so() -> None:
     def kind(message: str) -> type[CloudError]:
         body = {"error": {"code": "OperationNotAllowed", "message": message}}
-        return type(errors.of_answer(409, {}, body, launch=True))
+        [found] = {type(errors.of_answer(each, {}, body, launch=True)) for each in (403, 409)}
+        return found
 
     assert kind("results in exceeding approved standardNCFamily Cores quota.") is QuotaExceeded
+    assert kind("results in exceeding approved LowPriorityCores quota.") is QuotaExceeded
+    assert kind("results in exceeding approved Total Regional Cores quota.") is QuotaExceeded
     assert kind("Eviction policy can be set only on Azure Spot VMs.") is BadRequest
 
 

@@ -2,9 +2,10 @@
 
 An error comes in the answer of a request, or, of a creation that was accepted, as the code of a
 status in the VM's instance view: `ProvisioningState/failed/AllocationFailed`. Codes are those of
-"Troubleshoot common Azure deployment errors" and "Error messages for VM provisioning"
+"Troubleshoot common Azure deployment errors" and "Error messages for Azure Spot VMs"
 (https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors,
-https://learn.microsoft.com/azure/virtual-machines/error-codes-spot).
+https://learn.microsoft.com/azure/virtual-machines/error-codes-spot); that a quota is told as OperationNotAllowed, with status 403 or 409, and by words
+alone, is from Azure/karpenter-provider-azure.
 """
 
 from __future__ import annotations
@@ -40,23 +41,14 @@ MEANINGS: Mapping[str, Meaning] = {
             "ZonalAllocationFailed",
             "OverconstrainedAllocationRequest",
             "OverconstrainedZonalAllocationRequest",
-            "AllocationTimeout",
             "SkuNotAvailable",
-            "EvictionPolicyDeleted",  # it was evicted while it was being made
-            "OperationPreempted",
         ),
         (NoCapacity, None),
     ),
     "SubnetIsFull": (NoCapacity, Scope.REGION),
     "SubnetIsFullForPublicIP": (NoCapacity, Scope.REGION),
-    **dict.fromkeys(
-        ("QuotaExceeded", "ResourceQuotaExceeded", "SubscriptionQuotaReached"),
-        (QuotaExceeded, None),
-    ),
-    **dict.fromkeys(
-        ("MaxPriceBelowCurrentPrice", "SpotMaxPriceTooLow"),
-        (PriceTooHigh, None),
-    ),
+    "QuotaExceeded": (QuotaExceeded, None),
+    "SpotPriceGreaterThanProvidedMaxPrice": (PriceTooHigh, None),
     **dict.fromkeys(
         (
             "TooManyRequests",
@@ -84,6 +76,7 @@ MEANINGS: Mapping[str, Meaning] = {
         (
             "Conflict",
             "AnotherOperationInProgress",
+            "OperationPreempted",  # by a newer one about the same VM
             "RetryableError",
             "PreconditionFailed",
             "InternalExecutionError",
@@ -166,7 +159,7 @@ def _meaning(code: str, message: str, status: int) -> Meaning:
     known = MEANINGS.get(code) or _by_pattern(code, message)
     if known is not None:
         return known
-    if status in (401, 403):
+    if status == 401 or (status == 403 and code != "OperationNotAllowed"):
         return AuthFailed, None
     if status == 503:
         return Unavailable, None
