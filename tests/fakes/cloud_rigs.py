@@ -62,6 +62,16 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
         "short_notice": "as aws",
         "relaunch_ended": "as aws",
     },
+    "gcp-live": {
+        **dict.fromkeys(
+            ("refuse", "refuse_later", "throttle", "expire", "lose_answer", "lose_request", "hide"),
+            "nobody can make a real project do that",
+        ),
+        "vanish_preempted": "operations tell of it for two weeks",
+        "stray": "the fake shows it",
+        "short_notice": "as gcp",
+        "relaunch_ended": "as gcp",
+    },
 }
 """Cloud -> a method of its rig, or a mark of the suite -> why not."""
 
@@ -307,9 +317,23 @@ def _live(folder: Path, make: Callable[[str], Any]) -> Rig:
     return LiveRig(folder, lambda: None)
 
 
-LIVE = os.environ.get("SPOTHOP_AWS_LIVE") == "1"  # noqa: TID251  the tests' own switch
-RIGS: dict[str, Callable[[Path, Callable[[str], Any]], Rig]] = (
-    {"aws-live": _live}
-    if LIVE
-    else {"local": LocalRig, "fake": FakeRig, "aws": _aws, "azure": _azure, "gcp": _gcp}
-)
+def _gcp_live(folder: Path, make: Callable[[str], Any]) -> Rig:
+    from fakes.gcp_rig import LiveRig
+
+    return LiveRig(folder, make)
+
+
+_Make = Callable[[Path, Callable[[str], Any]], Rig]
+_LIVE: dict[str, _Make] = {"AWS": _live, "GCP": _gcp_live}
+LIVE: dict[str, _Make] = {
+    f"{cloud.lower()}-live": make
+    for cloud, make in _LIVE.items()
+    if os.environ.get(f"SPOTHOP_{cloud}_LIVE") == "1"  # noqa: TID251  the tests' own switch
+}
+RIGS: dict[str, _Make] = LIVE or {
+    "local": LocalRig,
+    "fake": FakeRig,
+    "aws": _aws,
+    "azure": _azure,
+    "gcp": _gcp,
+}
