@@ -168,7 +168,9 @@ def event(operation: str, status: str = "Succeeded", name: str = "VM-1") -> dict
         ([event("delete", "Failed")], None),
         ([event("evictSpotVM/action"), event("delete")], EndCause.PREEMPTED),
         ([event("delete"), event("evictSpotVM/action")], EndCause.PREEMPTED),
-        ([event("simulateEviction/action")], None),
+        ([event("simulateEviction/action")], EndCause.PREEMPTED),
+        ([event("simulateEviction/action"), event("delete")], EndCause.TERMINATED),
+        ([event("simulateEviction/action", "Failed")], None),
         ([{}], None),
     ],
 )

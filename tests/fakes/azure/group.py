@@ -13,11 +13,11 @@ GROUP = "spothop"
 GROUP_ID = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
 LOCATIONS = {"eastus": ("1", "2", "3"), "westeurope": ("1", "2", "3"), "westus": ()}
 """Regions and their zones."""
-DELETED, EVICTED = (
-    "Microsoft.Compute/virtualMachines/delete",
-    ("Microsoft.Compute/virtualMachines/evictSpotVM/action"),
-)
-"""Operations of the activity log. Azure documents no name for the second one."""
+_VMS = "Microsoft.Compute/virtualMachines"
+DELETED, SIMULATED = f"{_VMS}/delete", f"{_VMS}/simulateEviction/action"
+EVICTED = f"{_VMS}/evictSpotVM/action"
+"""Operations of the activity log. Azure's documentation does not name the last one; logs that
+users have shown do."""
 
 
 class Clock:
@@ -73,6 +73,8 @@ class Life:
     noticed_at: float | None = None
     evicted_at: float | None = None
     """When an eviction deletes it."""
+    simulated: bool = False
+    """Somebody asked for the eviction: then the log has that request, and nothing else of it."""
     console: str = ""
     """What its serial port wrote."""
 
@@ -123,7 +125,8 @@ class Group:
             for life in [*self.lives.values()]:
                 evicted = life.evicted_at
                 if evicted is not None and now >= evicted and life.deleted_at is None:
-                    self.log.append((evicted, EVICTED, life.name))
+                    if not life.simulated:
+                        self.log.append((evicted, EVICTED, life.name))
                     self._delete(life, evicted, 0.0)
                 if life.gone_at is not None and now >= life.gone_at:
                     self._bury(life)
@@ -201,9 +204,12 @@ class Group:
             row.pop("managedBy", None)
             row["properties"] = {}
 
-    def evict(self, name: str) -> None:
+    def evict(self, name: str, *, simulated: bool = False) -> None:
         with self.lock:
             life, now = self.lives[name], self.clock()
+            if simulated:
+                life.simulated = True
+                self.log.append((now, SIMULATED, name))
             life.noticed_at = now + self.before_notice_s
             life.evicted_at = life.noticed_at + self.notice_s
 

@@ -299,7 +299,7 @@ class Emulator:
             raise _not_found(call)
         if not life.spot or not life.runs(self.group.clock()):
             raise Refusal(409, "OperationNotAllowed", "Eviction is for Spot VMs that run.")
-        self.group.evict(call.name)
+        self.group.evict(call.name, simulated=True)
         return 204, None, {}
 
     def _POST_virtualMachines_retrieveBootDiagnosticsData(self, call: Call) -> Answer:

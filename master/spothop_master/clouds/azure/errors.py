@@ -4,8 +4,9 @@ An error comes in the answer of a request, or, of a creation that was accepted, 
 status in the VM's instance view: `ProvisioningState/failed/AllocationFailed`. Codes are those of
 "Troubleshoot common Azure deployment errors" and "Error messages for Azure Spot VMs"
 (https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors,
-https://learn.microsoft.com/azure/virtual-machines/error-codes-spot); that a quota is told as OperationNotAllowed, with status 403 or 409, and by words
-alone, is from Azure/karpenter-provider-azure.
+https://learn.microsoft.com/azure/virtual-machines/error-codes-spot). That a quota is told as
+OperationNotAllowed, with status 403 or 409, and by words alone, is from
+Azure/karpenter-provider-azure.
 """
 
 from __future__ import annotations

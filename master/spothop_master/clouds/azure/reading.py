@@ -14,8 +14,9 @@ from spothop_master.core.evidence import EndCause
 
 Answer = Mapping[str, Any]
 
-NOT_EVICTIONS = ("simulateeviction",)
-"""Operations of the activity log that have `evict` in their names, and are requests of ours."""
+EVICTED, DELETED, SIMULATED = 3, 2, 1
+"""Which of several operations of the activity log tells why a VM is gone: an eviction makes a
+deletion, and one that was only simulated may leave no other trace."""
 
 
 def state_of(row: Answer, *, ran: bool) -> CloudVmState:
@@ -97,27 +98,30 @@ def refusal(row: Answer) -> CloudError | None:
 
 
 def ends(pages: Iterable[Answer]) -> dict[str, EndCause]:
-    """What the activity log says of VMs that ended, by name in lower case: an eviction counts more
-    than the deletion that it makes."""
-    found: dict[str, EndCause] = {}
+    """What the activity log says of VMs that are gone, by name in lower case."""
+    found: dict[str, int] = {}
     for page in pages:
         for event in page.get("value", ()):
-            cause = _end(event)
             name = str(event.get("resourceId", "")).rpartition("/")[2].lower()
-            if cause is not None and found.get(name) is not EndCause.PREEMPTED:
-                found[name] = cause
-    return found
+            found[name] = max(_rank(event), found.get(name, 0))
+    return {
+        name: EndCause.TERMINATED if rank == DELETED else EndCause.PREEMPTED
+        for name, rank in found.items()
+        if rank
+    }
 
 
-def _end(event: Answer) -> EndCause | None:
+def _rank(event: Answer) -> int:
+    """0: it ends no VM. An eviction is `.../evictSpotVM/action`: Azure's documentation does not
+    name it, logs of users do."""
     operation = _name(event, "operationName").lower()
     if _name(event, "status").lower() not in ("succeeded", "active", "accepted", "started", ""):
-        return None
-    if operation.endswith(NOT_EVICTIONS) or "simulateeviction" in operation:
-        return None
+        return 0
+    if "simulateeviction" in operation:
+        return SIMULATED
     if "evict" in operation or "preempt" in operation:
-        return EndCause.PREEMPTED
-    return EndCause.TERMINATED if operation.endswith("virtualmachines/delete") else None
+        return EVICTED
+    return DELETED if operation.endswith("virtualmachines/delete") else 0
 
 
 def _name(event: Answer, key: str) -> str:
