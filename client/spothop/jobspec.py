@@ -486,6 +486,13 @@ class JobSpec(Section):
         examples=["2h"],
     )
 
+    master_away: Duration | None = Field(
+        None,
+        description="a VM that hears nothing of its master for so long saves, and ends itself; "
+        "default: as the installation says, a day",
+        examples=["2h"],
+    )
+
     def as_mapping(self) -> dict[str, Any]:
         """The JSON form that `parse` reads back to an equal spec."""
         return self.model_dump(mode="json")

@@ -29,7 +29,8 @@ from spothop_master.clouds.base import (
     Unavailable,
     Vm,
 )
-from spothop_master.store import jobs
+from spothop_master.store import job_views, jobs
+from spothop_master.store.schema import Job
 
 
 @pytest.fixture
@@ -466,6 +467,11 @@ def test_a_pause_takes_no_time_from_the_job(harness: MasterHarness) -> None:
     harness.want("running")
     harness.look()
     assert (harness.job().paused_at, harness.job().paused_s) == (None, 100.0)
+    with harness.db.read() as session:
+        detail = job_views.job_detail(
+            session, session.get_one(Job, "job-1"), now=harness.clock(), storage_url=""
+        )
+    assert detail.ends_at == detail.submitted_at + timedelta(seconds=160)
     harness.settle(50)
     agent = harness.join()
     assert agent.assignment.ends_in_s == pytest.approx(10.0)

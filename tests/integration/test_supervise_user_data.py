@@ -55,9 +55,16 @@ def test_a_vm_is_told_what_its_row_says(harness: MasterHarness) -> None:
     assert spec.user_data.token == KEYS.join_token(row.id)
     assert spec.user_data.ca == BOOTING.ca
     assert spec.user_data.away_s == harness.settings.dead_man_s
+
     assert row.boot is not None
     assert spec.user_data.token not in row.boot
     assert json.loads(row.boot)["config"]["ca"] == BOOTING.ca
+
+
+def test_a_job_may_say_how_long_its_master_may_be_away(harness: MasterHarness) -> None:
+    harness.submit(master_away="2h")
+    harness.look()
+    assert harness.cloud.launches[-1].user_data.away_s == 7200.0
 
 
 def test_a_cloud_whose_vms_boot_no_image_gets_none(harness: MasterHarness) -> None:

@@ -446,6 +446,13 @@ def test_a_paused_job_says_since_when_and_why(cli: Cli) -> None:
     assert "paused by ann: prices" in cli.out
 
 
+def test_show_says_when_the_time_of_a_job_is_over(cli: Cli) -> None:
+    limited = job().model_copy(update={"ends_at": NOW + timedelta(hours=3)})
+    cli.master.scripted[f"GET /jobs/{JOB}"] = reply(limited)
+    assert cli("show", JOB) == 0
+    assert "time left  3 h; then it saves and fails" in cli.out
+
+
 @pytest.mark.parametrize(("command", "route"), [("pause", "/pauses"), ("resume", "/resumptions")])
 def test_many_are_paused_and_resumed(cli: Cli, command: str, route: str) -> None:
     cli.master.scripted["GET /jobs"] = counted(queued=3, paused=2)

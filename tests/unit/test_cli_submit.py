@@ -144,6 +144,14 @@ def test_plan_asks_nothing_and_submits_nothing(cli: Cli, job_file: str) -> None:
     assert "0.1234" in cli.out
 
 
+def test_the_plan_says_when_the_job_ends_by_itself(cli: Cli, job_file: str) -> None:
+    with Path(job_file).open("a") as file:
+        file.write("max_duration: 2h\nmaster_away: 30m\n")
+    assert cli("plan", job_file) == 0
+    assert "it may take 2 h (max_duration); then it saves and fails" in cli.out
+    assert "its VMs save and end themselves 30 min after their master's last word" in cli.out
+
+
 @pytest.fixture
 def ignored(job_file: str) -> Path:
     """Beside the job file: code of two files, a data set that is ignored, and a cache."""

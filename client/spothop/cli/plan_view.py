@@ -8,6 +8,7 @@ from spothop.cli import views
 from spothop.cli.text import print_table, print_text
 from spothop.durations import duration
 from spothop.figures import size
+from spothop.jobspec import JobSpec
 from spothop.sdk.codefiles import CodeFiles, LeftOut, Rule, on_one_line
 from spothop.wire import PlanReply
 
@@ -50,6 +51,18 @@ def code_json(found: CodeFiles) -> dict[str, object]:
             for each in found.left_out
         ],
     }
+
+
+def limits(console: Console, spec: JobSpec) -> None:
+    """When it ends by itself."""
+    if spec.max_duration is not None:
+        told = duration(spec.max_duration.total_seconds())
+        print_text(console, f"it may take {told} (max_duration); then it saves and fails")
+    if spec.master_away is not None:
+        told = duration(spec.master_away.total_seconds())
+        print_text(
+            console, f"its VMs save and end themselves {told} after their master's last word"
+        )
 
 
 def pools(console: Console, plan: PlanReply) -> None:

@@ -68,6 +68,7 @@ def plan(session: Session, file: Path, *, as_json: bool) -> None:
     console = session.console()
     plan_view.code(console, spec.name, found)
     plan_view.pools(console, reply)
+    plan_view.limits(console, spec)
 
 
 def _show_plan(
@@ -82,6 +83,7 @@ def _show_plan(
     console = session.console()
     plan_view.code(console, spec.name, found, f"{size(bundle.size)} packed")
     plan_view.pools(console, plan)
+    plan_view.limits(console, spec)
 
 
 def _follow(session: Session, client: Client, job: JobView, *, verbose: bool) -> int:

@@ -331,6 +331,9 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         rows.insert(6, ("next save", f"{due}: {job.insurance.reason}"))
     if job.injection is not None:
         rows.insert(-1, ("injection", injection_words(job.injection)))
+    if job.ends_at is not None and job.ended_at is None:
+        left = _in(job.ends_at, now)
+        rows.append(("time left", f"{left}; then it saves and fails: max_duration"))
     if job.ended_at is not None:
         rows.append(("ended", f"{age(job.ended_at, now=now)} ago"))
     return rows

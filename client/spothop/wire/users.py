@@ -476,6 +476,8 @@ class JobDetail(JobView):
     spec: dict[str, Any]
     attempts: list[AttemptView]
     vms: list[VmView]
+    ends_at: datetime | None = None
+    """When its `max_duration` is over, if it is not paused before; None without one."""
     refusals: list[RefusalView] = Field(default_factory=list)
     """The newest first."""
     checkpoints: list[CheckpointView]

@@ -81,6 +81,8 @@ class Requirements:
     infrastructure_retries: int = 10
     hang_retries: int = 3
     max_duration_s: float | None = None
+    away_s: float | None = None
+    """After so long without their master its VMs end themselves; None: as the settings say."""
     nodes: int = 1
     """VMs of one attempt."""
     image: str | None = None

@@ -205,7 +205,7 @@ def _effect(
         dialect=Dialect(row.dialect),
         directory=AGENT_DIRECTORY,
         ca=context.ca,
-        away_s=context.away_s,
+        away_s=asks.away_s or context.away_s,
     )
     reads, writes = assignment.folders(session, job)
     spec = LaunchSpec(

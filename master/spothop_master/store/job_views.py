@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select
@@ -28,7 +28,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.store import injections, refusals, sealing
+from spothop_master.store import injections, jobs, refusals, sealing
 from spothop_master.store.figures import (
     bill,
     current_attempt,
@@ -68,6 +68,7 @@ def job_detail(
         cost=sums.cost,
         on_demand_cost=sums.on_demand,
         spec=_shown_spec(session, job, env_values),
+        ends_at=_ends_at(job, now),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
             vm_view(vm, attempts, now=now)
@@ -83,6 +84,14 @@ def job_detail(
         injection=injections.view(injected) if injected is not None else None,
         log_tail=log_tail,
     )
+
+
+def _ends_at(job: Job, now: datetime) -> datetime | None:
+    limit = jobs.spec_of(job).max_duration
+    if limit is None:
+        return None
+    paused = now - job.paused_at if job.paused_at is not None else timedelta()
+    return job.submitted_at + limit + timedelta(seconds=job.paused_s) + paused
 
 
 def attempt_view(row: Attempt) -> AttemptView:

@@ -286,6 +286,7 @@ def requirements_of(spec: JobSpec) -> Requirements:
         infrastructure_retries=spec.retries.infrastructure,
         hang_retries=spec.retries.hang,
         max_duration_s=spec.max_duration.total_seconds() if spec.max_duration else None,
+        away_s=spec.master_away.total_seconds() if spec.master_away else None,
         nodes=spec.nodes,
         image=spec.image,
         disk_gb=asked.disk,
