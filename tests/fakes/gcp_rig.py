@@ -1,7 +1,7 @@
 """The rigs of the contract suite for GCP: the fake of Compute Engine in this process, or a project.
 
-`SPOTHOP_GCP_LIVE=1 SPOTHOP_GCP_LIVE_PROJECT=my-project pytest tests/contract/test_cloud_contract.py`
-runs the suite in that project, in us-central1-a or `SPOTHOP_GCP_LIVE_ZONE`, with Google's default
+`SPOTHOP_GCP_LIVE=1 SPOTHOP_GCP_LIVE_PROJECT=P pytest tests/contract/test_cloud_contract.py` runs
+the suite in that project, in us-central1-a or `SPOTHOP_GCP_LIVE_ZONE`, with Google's default
 credentials; what only the fake can be made to do is left out. `deploy/gcp/master.yaml` has the
 permissions that it needs. Never in CI.
 
