@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -211,16 +211,47 @@ def test_jobs_with_a_notice_come_first(
 ) -> None:
     names = at_rest(harness, 3)
     monkeypatch.setattr(supervise, "TOGETHER", 1)
+    acted = acted_by(harness, monkeypatch)
     for name in names[:2]:
         harness.want("paused", name)
     harness.agents[harness.machine(job_id=names[2]).id].notice()
     harness.supervisor.wake.clear()
     harness.supervisor.run_due()
     assert len(harness.attempts(names[2])) == 2
-    assert [harness.attempt(job_id=name).stop_wanted for name in names[:2]] == [None, None]
+    assert (acted[0], len(acted)) == (names[2], 2)
     assert harness.supervisor.wake.is_set(), "and the others follow at once"
     harness.look_at_what_is_due()
     assert [harness.attempt(job_id=name).stop_wanted for name in names[:2]] == ["paused"] * 2
+
+
+def acted_by(
+    harness: MasterHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[int], None] = lambda count: None,
+) -> list[str]:
+    """The jobs that are written about, in their order; filled from now on."""
+    act, acted = harness.supervisor._act, list[str]()
+
+    def acting(job_ids: Any, **options: Any) -> None:
+        acted.extend(job_ids)
+        meanwhile(len(acted))
+        act(job_ids, **options)
+
+    monkeypatch.setattr(harness.supervisor, "_act", acting)
+    return acted
+
+
+def test_a_notice_that_comes_meanwhile_waits_for_one_other_job_at_most(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = at_rest(harness, 4)
+    agent = harness.agents[harness.machine(job_id=names[3]).id]
+    acted = acted_by(harness, monkeypatch, lambda count: agent.notice() if count == 1 else None)
+    for name in names[:3]:
+        harness.want("paused", name)
+    harness.supervisor.run_due()
+    assert (len(acted), acted[1]) == (4, names[3])
+    assert len(harness.attempts(names[3])) == 2
 
 
 def test_a_write_that_fails_is_undone_for_its_job_alone(

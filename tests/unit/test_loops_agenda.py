@@ -129,3 +129,15 @@ def test_only_unknown_jobs_are_new() -> None:
     found.plan("a", Due(), now=NOW)
     found.know(["a", "b"])
     assert found.due(NOW) == ["b"]
+
+
+def test_jobs_in_a_hurry_are_taken_by_themselves_and_once() -> None:
+    agenda = Agenda(Heartbeats(NOW), lambda: 0.5)
+    assert not agenda
+    agenda.changed(["a", "b"])
+    agenda.hurry(["b", "c"])
+    assert agenda.take_hurried() == ["b", "c"]
+    assert agenda.take_hurried() == []
+    assert agenda.due(NOW) == ["a"]
+    agenda.hurry(["d"])
+    assert agenda

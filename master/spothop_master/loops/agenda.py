@@ -45,6 +45,7 @@ class Agenda:
     _plans: dict[str, _Entry] = field(default_factory=dict)
     _heap: list[tuple[datetime, int, str]] = field(default_factory=list)
     _changed: dict[str, None] = field(default_factory=dict)
+    _hurried: dict[str, None] = field(default_factory=dict)
     _waiting: dict[str, set[str]] = field(default_factory=dict)
     """What for -> jobs."""
     _count: int = 0
@@ -53,7 +54,7 @@ class Agenda:
 
     def __bool__(self) -> bool:
         """There is a job."""
-        return bool(self._plans or self._changed)
+        return bool(self._plans or self._changed or self._hurried)
 
     def changed(self, jobs: Iterable[str]) -> None:
         """Look at them at the next pass."""
@@ -64,6 +65,20 @@ class Agenda:
         """Look at every one."""
         with self._lock:
             self._changed.update(dict.fromkeys(self._plans))
+
+    def hurry(self, jobs: Iterable[str]) -> None:
+        """Look at them before all others."""
+        with self._lock:
+            for job in jobs:
+                self._changed.pop(job, None)
+                self._hurried[job] = None
+
+    def take_hurried(self) -> list[str]:
+        """Those in a hurry, each once."""
+        with self._lock:
+            found = [*self._hurried]
+            self._hurried.clear()
+            return found
 
     def know(self, jobs: Iterable[str]) -> None:
         """Look at those that were never planned."""

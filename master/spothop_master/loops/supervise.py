@@ -170,6 +170,7 @@ class Supervisor:
         )
 
         db.on_change(self._on_change)
+        db.on_hurry(self._on_hurry)
         db.on_closed(lambda clouds: self._effects.closed())
         watcher.subscribe(
             listed=self._on_listing, offered=self._on_offers, throttled=self._on_throttled
@@ -187,6 +188,10 @@ class Supervisor:
         if job_ids:
             self._agenda.changed(job_ids)
             self.wake.set()
+
+    def _on_hurry(self, job_ids: Iterable[str]) -> None:
+        self._agenda.hurry(job_ids)
+        self.wake.set()
 
     def _on_listing(self, tokens: Iterable[str]) -> None:
         """A listing came, in which the VMs with these tokens are not as in the one before."""
@@ -311,10 +316,20 @@ class Supervisor:
         for cloud in [*self._in_use]:
             self._watcher.ask_listing(cloud)
         self._agenda.changed(self._jobs_listed())
-        due_now = self._agenda.due(self._clock())
+        self._hurry()
+        self._work(self._agenda.due(self._clock()), between=self._hurry)
+
+    def _hurry(self) -> None:
+        """Jobs with a new notice wait neither for looks at others nor for their decisions."""
+        if hurried := self._agenda.take_hurried():
+            self._work(hurried)
+
+    def _work(self, due_now: Sequence[str], between: Callable[[], None] = lambda: None) -> None:
+        """Look at these jobs, and write what is decided about them; `between` two portions."""
         work: list[Snapshot] = []
         for first in range(0, len(due_now), TOGETHER):
             work += self._look(due_now[first : first + TOGETHER])
+            between()
         work.sort(key=lambda facts: (facts.job.id in self._troubled, _without_notice(facts)))
         hurried = {facts.job.id for facts in work if not _without_notice(facts)}
         for group in _groups(work[:TOGETHER]):
@@ -325,6 +340,7 @@ class Supervisor:
             except Exception:  # whose fault is it? nothing was written of any of them
                 for job_id in group:
                     self._try(job_id, lambda job: self._act([job]))
+            between()
         if later := [facts.job.id for facts in work[TOGETHER:]]:
             self._agenda.changed(later)
             self.wake.set()
@@ -346,7 +362,7 @@ class Supervisor:
 
     # -- one job ---------------------------------------------------------------------------------
 
-    def _look(self, job_ids: list[str]) -> list[Snapshot]:
+    def _look(self, job_ids: Sequence[str]) -> list[Snapshot]:
         """Without the write lock: most looks end here, with what the job waits for. The facts of
         those about which there is something to decide."""
         work: list[Snapshot] = []

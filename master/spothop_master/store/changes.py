@@ -41,6 +41,7 @@ _SAVED_KEY = "spothop_checkpoints"
 _SAVES_KEY = "spothop_saves"
 _NOTED_KEY = "spothop_noted_jobs"
 _MOVED_KEY = "spothop_moved_jobs"
+_HURRIED_KEY = "spothop_hurried_jobs"
 _CLOSED_KEY = "spothop_closed_clouds"
 
 _PROGRESS: dict[type[Base], frozenset[str]] = {
@@ -86,6 +87,16 @@ def noted_jobs(session: Session) -> frozenset[str]:
 def moved_jobs(session: Session) -> frozenset[str]:
     """So far, those of which anything was written; ids."""
     return frozenset(session.info.get(_MOVED_KEY, ()))
+
+
+def hurried_jobs(session: Session) -> frozenset[str]:
+    """So far, those with a notice that is new; ids."""
+    return frozenset(session.info.get(_HURRIED_KEY, ()))
+
+
+def tell_hurried(session: Session, jobs: Iterable[str]) -> None:
+    """A notice of one of their VMs was written."""
+    session.info.setdefault(_HURRIED_KEY, set()).update(jobs)
 
 
 def closed_clouds(session: Session) -> frozenset[str]:

@@ -121,6 +121,10 @@ class Database:
         commit, in the thread that committed. It must be quick and never raise."""
         self._listeners.append((changes.changed_jobs, listener))
 
+    def on_hurry(self, listener: Listener) -> None:
+        """As `on_change`, and after it, with the jobs of which a notice was written."""
+        self._listeners.append((changes.hurried_jobs, listener))
+
     def on_closed(self, listener: Listener) -> None:
         """As `on_change`, with the clouds of which a transaction of this process closed something
         (`store.refusals`)."""

@@ -34,6 +34,9 @@ _MACHINES: Mapping[type, tuple[str, Machine[Any, Any]]] = {
 }
 
 
+_HURRIES = (VmEvent.NOTICE, AttemptEvent.NOTICE)
+
+
 class StaleState(Exception):
     """The row is no longer in the state that was read; nothing was changed."""
 
@@ -69,6 +72,8 @@ def change(
         raise StaleState(f"{thing} {row.id} is not {before.value!r} any more")
     session.refresh(row)
     changes.tell(session, row, {"state", *values})
+    if event in _HURRIES and not isinstance(row, Job) and row.job_id is not None:
+        changes.tell_hurried(session, [row.job_id])
     facts = {"from": before.value, "to": after.value, "event": event.value, **(data or {})}
     reason = getattr(row, "reason", None)
     if reason and thing != "job":
@@ -130,6 +135,8 @@ def change_all(
     )
     figured = changes.is_figured(model, {"state"})
     changes.tell_jobs(session, {step.job for step in steps}, figured=figured)
+    if event in _HURRIES:
+        changes.tell_hurried(session, {step.job for step in steps})
 
 
 def change_jobs(
