@@ -150,6 +150,7 @@ def create_app(
         chaos=chaos or Chaos(POINTS),
         executor=executor,
         ca=ca,
+        elects=loops,
     )
 
     @asynccontextmanager
@@ -217,7 +218,9 @@ def make_services(
     chaos: Chaos,
     executor: Executor | None,
     ca: str = "",
+    elects: bool = True,
 ) -> Services:
+    """`elects` False: nobody asks whose turn it is to supervise."""
     keys = Keys(settings.key_file)
     db = Database(settings.database_url, keys)
     if clock is not None or db.single_master:
@@ -242,7 +245,7 @@ def make_services(
         executor=executor,
         attention=attention,
         booting=Booting(join_token=keys.join_token, zips=lambda: zips.current().by_tag, ca=ca),
-        elected=elected,
+        elected=elected if elects else None,
     )
     others = others_of(db, supervisor, notifier)
     threads = AgentThreads()
