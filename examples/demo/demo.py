@@ -180,7 +180,7 @@ def cancel(client: Client) -> None:
         jobs = [job.id for job in client.jobs()]
         for job in jobs:
             with suppress(ClientError):  # it may have ended just now
-                client.cancel(job)
+                client.cancel(job, now=True)
         wait_for_vms(client, jobs)
 
 

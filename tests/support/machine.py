@@ -202,7 +202,7 @@ class Machine:
     def _cancel_all(self) -> None:
         for job in self._jobs:
             if self.client.job(job).state not in JOB_ENDED:
-                self.client.cancel(job)
+                self.client.cancel(job, now=True)
         until(lambda: not self.live_vms(), what="all VMs are over", details=self._master_tail)
 
     def environment(self) -> dict[str, str]:
