@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fakes.azure.http import Call
+from fakes.azure.wire import Call
 
 PROVIDERS = {
     "virtualMachines": "Microsoft.Compute/virtualMachines",
