@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from spothop import storageoptions
+from spothop.durations import parse_duration
 from spothop.protection import ADD
 from spothop.wire import (
     AttemptState,
@@ -28,7 +29,7 @@ from spothop.wire import (
     VmState,
     Wanted,
 )
-from spothop_master.store import injections, jobs, refusals, sealing
+from spothop_master.store import injections, refusals, sealing
 from spothop_master.store.figures import (
     bill,
     current_attempt,
@@ -87,9 +88,11 @@ def job_detail(
 
 
 def _ends_at(job: Job, now: datetime) -> datetime | None:
-    limit = jobs.spec_of(job).max_duration
-    if limit is None:
+    """Read as it lies in the row, like the storage."""
+    told = job.spec.get("max_duration")
+    if not told:
         return None
+    limit = parse_duration(told)
     paused = now - job.paused_at if job.paused_at is not None else timedelta()
     return job.submitted_at + limit + timedelta(seconds=job.paused_s) + paused
 
