@@ -15,8 +15,8 @@ from typing import Any
 
 from fakes.azure import retail, schema
 from fakes.azure.group import GROUP, GROUP_ID, LOCATIONS, SUBSCRIPTION, Clock, Group, moment
-from fakes.azure.wire import Answer, Call, handler
 from fakes.azure.rights import actions, allows, linked
+from fakes.azure.wire import Answer, Call, handler
 
 NETWORK_ID = f"{GROUP_ID}/providers/Microsoft.Network/virtualNetworks"
 IDENTITY = f"{GROUP_ID}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/spothop-vm"
