@@ -114,6 +114,7 @@ def test_yesterdays_database_loses_no_job_and_ends_no_vm(tmp_path: Path) -> None
     restored = MasterHarness(tmp_path, seed=1, clock=before.clock, cloud=before.cloud)
     archive.restore(settings_of(there, empty(there / "master.db")), saved)
     restored.db = open_database(there / "master.db")
+    restored.db.clock = restored.clock
     restored.chains, restored._tokens = before.chains, before._tokens
     restored.clock.advance(60)
     restored.restart()

@@ -17,6 +17,8 @@ from spothop_master.store.db import Database
 from spothop_master.store.schema import Attempt, Base, Checkpoint, Job, Place, User, VmRow
 from support.database import new_database
 
+pytestmark = pytest.mark.databases
+
 Change = Callable[[Any], None]
 
 

@@ -14,6 +14,8 @@ from fakes.scripted_agent import ScriptedAgent
 from spothop.wire import AnyDirective, Insurance, InsuranceDirective, SaveKind
 from spothop_master.store.schema import Observation
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

@@ -16,6 +16,8 @@ from spothop_master.core.actions import Action
 from spothop_master.core.facts import Snapshot
 from spothop_master.loops.supervise import TOGETHER
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

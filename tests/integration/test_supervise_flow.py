@@ -32,6 +32,8 @@ from spothop_master.clouds.base import (
 from spothop_master.store import job_views, jobs
 from spothop_master.store.schema import Job
 
+pytestmark = pytest.mark.databases(gate=True)
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

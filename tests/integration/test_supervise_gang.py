@@ -17,6 +17,8 @@ from spothop.wire import NoticeReport, SaveKind, StopDirective, Wanted
 from spothop_master.clouds.base import NoCapacity
 from spothop_master.loops import snapshot
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MasterHarness]:

@@ -12,6 +12,8 @@ from fakes.master_harness import MasterHarness
 from spothop_master.clouds.base import NoCapacity, Unavailable
 from spothop_master.core.evidence import EndCause
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

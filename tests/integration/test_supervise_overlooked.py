@@ -18,6 +18,8 @@ from spothop_master.core.facts import Snapshot
 from spothop_master.loops import supervise
 from spothop_master.loops.agenda import RESCAN_S
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

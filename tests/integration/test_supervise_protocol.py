@@ -25,6 +25,8 @@ from spothop_master.clouds.base import (
 from spothop_master.core.evidence import EndCause
 from spothop_master.store.schema import VmRow
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

@@ -24,6 +24,8 @@ from spothop_master.clouds.base import (
 from spothop_master.core.refusals import BackOff, Growth, Refused, Scope, name_of
 from spothop_master.store import refusals
 
+pytestmark = pytest.mark.databases
+
 POOLS = tuple(f"{region}{n}" for region in "xyz" for n in range(20))
 """Zones of three regions."""
 

@@ -12,6 +12,10 @@ from spothop.chaos import Chaos
 from spothop.wire import SaveKind
 from spothop_master.chaos import POINTS
 
+pytestmark = pytest.mark.databases
+ONE_MASTER = pytest.mark.databases(only="sqlite")
+"""Where there may be others, a dead master's lease on a VM is waited for."""
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:
@@ -45,6 +49,7 @@ def owned(harness: MasterHarness) -> bool:
     return rows == {machine.token for machine in harness.cloud.alive()}
 
 
+@ONE_MASTER
 @pytest.mark.parametrize(
     "point", ["before_plan", "vm_row_committed", "after_launch", "after_apply"]
 )
@@ -61,6 +66,7 @@ def test_killed_while_launching_the_first_vm(harness: MasterHarness, point: str)
     assert harness.job().state == "running"
 
 
+@ONE_MASTER
 @pytest.mark.parametrize("point", ["vm_row_committed", "after_launch"])
 def test_a_launch_that_nobody_knows_of_is_asked_for_again_at_once(
     harness: MasterHarness, point: str
@@ -84,6 +90,7 @@ def test_a_launch_that_the_cloud_has_is_not_repeated(harness: MasterHarness, poi
     assert len(harness.cloud.launches) == 1
 
 
+@ONE_MASTER
 @pytest.mark.parametrize(
     "point", ["before_plan", "vm_row_committed", "after_launch", "after_apply"]
 )

@@ -37,6 +37,8 @@ from spothop_master.clouds.base import (
 from spothop_master.core.evidence import EndCause
 from support.lists import assert_light_is_full
 
+pytestmark = pytest.mark.databases
+
 STEPS = 120
 DEEP = 3
 """So many launches at most are slow inside one another."""

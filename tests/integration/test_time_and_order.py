@@ -36,6 +36,8 @@ from spothop_master.clock import SteadyClock
 from spothop_master.store.schema import Checkpoint, Event, Metric, Observation
 from support.examples import examples
 
+pytestmark = pytest.mark.databases
+
 HOUR = 3600.0
 
 

@@ -19,6 +19,8 @@ from spothop_master.store.statistics import FRESH, KeptStatistics
 from spothop_master.store.vms import pool_of
 from support.queries import counted
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:
@@ -30,6 +32,12 @@ def harness(tmp_path: Path) -> Iterator[MasterHarness]:
 def change(harness: MasterHarness, text: str) -> None:
     with harness.db.begin() as session:
         session.execute(sa.text(text))
+
+
+def follow(harness: MasterHarness, **policy: object) -> None:
+    with harness.db.begin() as session:
+        for job in session.scalars(sa.select(Job)):
+            job.spec = {**job.spec, "checkpoint": {**job.spec["checkpoint"], **policy}}
 
 
 def committed(harness: MasterHarness, job: str, *, n: int, step: int, kind: str) -> None:
@@ -60,14 +68,8 @@ CASES: dict[str, Callable[[MasterHarness], None]] = {
     "a step time": lambda harness: change(harness, "UPDATE attempts SET step_s = 0.25"),
     "a notice": lambda harness: change(harness, "UPDATE attempts SET state = 'draining'"),
     "no step time yet": lambda harness: change(harness, "UPDATE attempts SET step_s = NULL"),
-    "another policy": lambda harness: change(
-        harness,
-        """UPDATE jobs SET spec =
-        json_set(spec, '$.checkpoint.policy', 'static', '$.checkpoint.static_every', 7)""",
-    ),
-    "no insurance": lambda harness: change(
-        harness, "UPDATE jobs SET spec = json_set(spec, '$.checkpoint.policy', 'none')"
-    ),
+    "another policy": lambda harness: follow(harness, policy="static", static_every=7),
+    "no insurance": lambda harness: follow(harness, policy="none"),
 }
 
 

@@ -19,6 +19,8 @@ from spothop_master.store import metrics
 from spothop_master.store.schema import Metric
 from support.examples import examples
 
+pytestmark = pytest.mark.databases
+
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RATE = 10.0
 

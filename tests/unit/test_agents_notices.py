@@ -21,6 +21,8 @@ from spothop_master.store.statistics import KeptStatistics
 from spothop_master.store.vms import pool_of
 from support.queries import counted
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

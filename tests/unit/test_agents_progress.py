@@ -29,6 +29,8 @@ from spothop_master.agents.reading import Fault, FaultyEnvelope
 from spothop_master.store import leases
 from spothop_master.store.schema import Metric
 
+pytestmark = pytest.mark.databases
+
 PATIENCE_S = 60
 
 
@@ -124,6 +126,7 @@ def test_it_writes_what_the_reports_by_themselves_would(
     assert state(harness, one, "job-1") == state(harness, other, "job-2")
 
 
+@pytest.mark.databases(only="sqlite")
 def test_those_that_wait_together_are_written_together(
     harness: MasterHarness, writer: ProgressWriter, rests: list[float]
 ) -> None:
@@ -277,6 +280,7 @@ def test_an_attempt_that_a_user_wants_paused_is_not_plain(
     assert told(writer.write(agent.vm, after(agent, steps(20)))) is None
 
 
+@pytest.mark.databases(only="sqlite")
 def test_a_call_that_was_given_up_holds_up_nobody(
     harness: MasterHarness, writer: ProgressWriter
 ) -> None:

@@ -50,6 +50,8 @@ from spothop_master.store.vms import pool_of
 from support.examples import examples
 from support.lists import assert_light_is_full
 
+pytestmark = pytest.mark.databases(gate=True)
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

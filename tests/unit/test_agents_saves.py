@@ -29,6 +29,8 @@ from spothop_master.store.statistics import KeptStatistics
 from spothop_master.store.vms import pool_of
 from support.queries import counted
 
+pytestmark = pytest.mark.databases
+
 PATIENCE_S = 60
 
 

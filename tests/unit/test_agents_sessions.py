@@ -18,6 +18,8 @@ from spothop_master.store.db import Database
 from spothop_master.store.schema import VmRow
 from support.queries import counted
 
+pytestmark = pytest.mark.databases
+
 
 class EndingVms:
     """A database in which the VM ends just after its row was read."""

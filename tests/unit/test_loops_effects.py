@@ -20,6 +20,8 @@ from spothop_master.loops.results import Results
 from spothop_master.store import launches, vms
 from spothop_master.store.schema import BackOffRow, VmRow
 
+pytestmark = pytest.mark.databases
+
 
 def test_a_cloud_that_hangs_takes_no_thread_of_another(tmp_path: Path) -> None:
     harness = MasterHarness(tmp_path)

@@ -43,6 +43,8 @@ from spothop_master.store.statistics import FRESH
 from spothop_master.store.vms import pool_of
 from support.database import new_database
 
+pytestmark = pytest.mark.databases
+
 DAY = timedelta(days=1)
 OLD, NEW = "a" * 64, "b" * 64
 
@@ -354,6 +356,7 @@ def sample_rows_pool() -> Any:
     return pool_of(sample_rows.vm(1, "runs-1", 0, -9, None, None))
 
 
+@pytest.mark.databases(only="sqlite")
 def test_the_database_gives_its_free_pages_back(room: Room) -> None:
     room.curve("runs-1", "loss", 5000, days=300)
     before, _ = room.db.bytes()
@@ -363,6 +366,7 @@ def test_the_database_gives_its_free_pages_back(room: Room) -> None:
     assert free == 0
 
 
+@pytest.mark.databases(only="sqlite")
 def test_a_database_from_before_keeps_its_size_and_says_what_is_free(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.curve("runs-1", "loss", 5000, days=300)

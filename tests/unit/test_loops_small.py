@@ -26,6 +26,8 @@ from spothop_master.loops.prices import Prices
 from spothop_master.loops.sweep import Sweep, hold_limits
 from spothop_master.store.schema import Price
 
+pytestmark = pytest.mark.databases
+
 
 def watcher(clock: FakeClock, cloud: FakeCloud, executor: Executor) -> CloudWatcher:
     return CloudWatcher(

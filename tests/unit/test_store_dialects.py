@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,8 +15,9 @@ from spothop_master import program
 from spothop_master.settings import MasterSettings
 from spothop_master.store import dialects
 from spothop_master.store.db import Database
+from spothop_master.store.migrating import newest_revision
 from support import postgres
-from support.database import new_database
+from support.database import new_database, open_database, url_of
 
 SECRET = "very-secret"
 
@@ -168,3 +170,17 @@ def test_after_a_restart_of_its_server_a_database_goes_on(tmp_path: Path) -> Non
         db.close()
     finally:
         own.close()
+
+
+@pytest.mark.databases(only="postgresql")
+def test_three_masters_that_migrate_an_empty_database_at_once_all_live(tmp_path: Path) -> None:
+    url = url_of(tmp_path / "m.db")
+    program = "import sys; from spothop_master.store.db import Database; "
+    program += "Database(sys.argv[1]).migrate()"
+    started = [
+        subprocess.Popen([sys.executable, "-c", program, url], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [each.communicate(timeout=300)[1] for each in started]
+    assert [each.returncode for each in started] == [0, 0, 0], said
+    assert open_database(tmp_path / "m.db").revision() == newest_revision()

@@ -12,6 +12,8 @@ from spothop.wire import SaveKind
 from spothop_master.store import observations
 from spothop_master.store.schema import VmRow
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

@@ -33,6 +33,8 @@ from spothop_master.store.statistics import FRESH
 from support.database import new_database
 from support.examples import examples
 
+pytestmark = pytest.mark.databases
+
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 A, B = (Pool(cloud="aws", region="us", zone=zone, vm="gpu") for zone in ("us-a", "us-b"))
 OTHER = Pool(cloud="aws", region="eu", zone="eu-a", vm="gpu")

@@ -19,6 +19,8 @@ from spothop_master.store.schema import Observation
 from spothop_master.store.statistics import LEAST_S, MOST_S, SHARE, KeptStatistics
 from support.database import new_database
 
+pytestmark = pytest.mark.databases
+
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 A = Pool(cloud="aws", region="r", zone="a", vm="gpu")
 B = A.model_copy(update={"zone": "b"})
