@@ -30,6 +30,7 @@ from spothop_master.core.actions import (
     EndAttempt,
     FinishJob,
     LaunchVm,
+    MarkSuspect,
     ReleaseVm,
     ResumeJob,
     StopAttempt,
@@ -177,6 +178,8 @@ class Model:
                 self._new_attempt(action.attempt, action.vm)
             case AllowFence():
                 self._attempt(action.attempt, may_fence=True)
+            case MarkSuspect():
+                self._vm(action.vm, suspect_at=now if action.suspect else None)
             case Wait():
                 self._job(not_before=action.until)
             case _:
