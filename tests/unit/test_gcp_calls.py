@@ -246,3 +246,16 @@ def test_a_bad_request_is_one() -> None:
     told = {"error": {"message": "no such field", "errors": [{"reason": "invalid"}]}}
     with pytest.raises(BadRequest, match="no such field"):
         calls(lambda request: httpx.Response(400, json=told)).call("GET", PATH)
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "metadata.google.internal"])
+def test_the_metadata_server_is_never_asked_through_a_proxy(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    client = GcpCalls()._client()
+    direct = client._transport
+    assert client._transport_for_url(httpx.URL(f"http://{host}/")) is direct
+    assert client._transport_for_url(httpx.URL("http://elsewhere.test/")) is not direct

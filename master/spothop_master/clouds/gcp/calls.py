@@ -26,6 +26,9 @@ TOKEN_S = 5.0
 """For a token: google-auth asks three times, and a call with all of that takes a minute at most."""
 CONNECTIONS = 32
 """Side by side."""
+UNPROXIED = dict.fromkeys(("all://169.254.169.254", "all://metadata.google.internal"))
+"""The metadata server, where the token of a VM's service account comes from: a proxy that the
+environment names has another one, or none."""
 PAGES = 1000
 """More than this of one answer are a provider that goes in circles."""
 
@@ -163,6 +166,7 @@ class GcpCalls:
                     timeout=httpx.Timeout(READ_S, connect=CONNECT_S, pool=CONNECT_S),
                     limits=httpx.Limits(max_connections=CONNECTIONS),
                     headers={"user-agent": "spothop"},
+                    mounts=UNPROXIED,
                 )
             return self._http
 
