@@ -141,6 +141,8 @@ class GcpCloud:
             raise
         refused = errors.of_operation(operation)
         if refused is not None:
+            if refused.code in errors.TAKEN:
+                return {}
             self._refuse(token)
             raise refused
         return operation

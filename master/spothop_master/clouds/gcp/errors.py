@@ -81,8 +81,8 @@ request."""
 FORBIDDEN = frozenset({"forbidden", "insufficientPermissions"})
 """The credentials are good, and their role does not allow this."""
 GONE = frozenset({"notFound"})
-TAKEN = frozenset({"alreadyExists"})
-"""There is already something of this name."""
+TAKEN = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
+"""There is already something of this name: in an answer, and inside an operation."""
 
 _GLOBALLY = re.compile(r"\bglobally\b|_ALL_REGIONS\b")
 

@@ -117,6 +117,8 @@ def fate(operations: Sequence[Answer]) -> Fate:
     for operation in operations:
         refused = errors.of_operation(operation)
         if operation.get("operationType") == INSERTED and refused is not None:
+            if refused.code in errors.TAKEN:
+                continue  # a second insert: the VM of the first one lives on
             return Fate(
                 cause=EndCause.FAILED,
                 refused=refused,
