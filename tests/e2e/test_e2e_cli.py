@@ -1,5 +1,5 @@
-"""A user's whole way by the `spothop` program: submit, look, preempt, download. The real one, where a
-process matters: following, and what it reads or writes in the folder that it is started in."""
+"""A user's whole way by the `spothop` program: submit, look, preempt, download. The real program,
+where a process matters: following, and what it reads or writes in the folder it is started in."""
 
 from __future__ import annotations
 
