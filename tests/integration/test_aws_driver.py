@@ -480,6 +480,33 @@ def test_a_region_that_is_away_keeps_no_vm_of_another_alive(
     assert listed(make_cloud(), vm).state is not CloudVmState.RUNNING
 
 
+def test_a_region_that_is_away_hides_nothing_of_another_ones_vm(
+    aws: Emulator, calls: AwsCalls, make_cloud: MakeCloud
+) -> None:
+    """Nor may it keep the reason of an end from a master that has just been started."""
+    vm = make_cloud().launch(spec(), "t-1")
+    aws.fleet.life(vm.id).console = "boot"
+    away = [
+        "describe_instances",
+        "describe_spot_instance_requests",
+        "get_console_output",
+    ]
+    fails: dict[tuple[str, str], CloudError]
+    fails = {("eu-west-1", operation): Unavailable("away") for operation in away}
+
+    def started() -> AwsCloud:
+        again = make_cloud(regions=["eu-west-1", REGION])
+        again._calls = Failing(calls, fails)
+        return again
+
+    assert started().console(vm.id) == "boot"
+    started().preempt(vm.id)
+    aws.clock.advance(3600)
+    assert started().end_cause(vm.id) is EndCause.PREEMPTED
+    with pytest.raises(Unavailable):
+        started().end_cause("i-0123456789abcdef0")
+
+
 def test_a_session_that_expires_does_not_end_asking_for_notices(
     cloud: AwsCloud, calls: AwsCalls
 ) -> None:

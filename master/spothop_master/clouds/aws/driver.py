@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from spothop_master.clouds.aws import errors, reading, requests
 from spothop_master.clouds.aws.calls import AwsCalls, Caller
@@ -29,6 +29,7 @@ from spothop_master.clouds.base import (
 from spothop_master.core.evidence import EndCause
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SETTLE_S = 120.0
 """EC2's API is eventually consistent; its documentation names no bound, people saw seconds."""
@@ -196,13 +197,34 @@ class AwsCloud:
     def end_cause(self, vm_id: str) -> EndCause | None:
         """What the spot request says of a VM that is not listed any more. Raises CloudError."""
         wanted = [{"Name": "instance-id", "Values": [vm_id]}]
-        for region in self._where(vm_id):
+
+        def told(region: str) -> EndCause | None:
             pages = self._calls.pages(
                 "ec2", region, "describe_spot_instance_requests", Filters=wanted
             )
             status = reading.spot_statuses(pages).get(vm_id)
-            if status is not None and status.ended:
-                return EndCause.PREEMPTED if status.takes else EndCause.TERMINATED
+            if status is None or not status.ended:
+                return None
+            return EndCause.PREEMPTED if status.takes else EndCause.TERMINATED
+
+        return self._of_its_region(vm_id, told)
+
+    def _of_its_region(self, vm_id: str, ask: Callable[[str], T | None]) -> T | None:
+        """The answer of the region that has this VM; `ask` gives None where it is not known. Where
+        its region is not known, one that fails keeps no other one from being asked; its error is
+        raised when none had an answer."""
+        failed: CloudError | None = None
+        for region in self._where(vm_id):
+            try:
+                found = ask(region)
+            except CloudError as error:
+                if error.code not in errors.GONE:
+                    failed = failed or error
+            else:
+                if found is not None:
+                    return found
+        if failed is not None:
+            raise failed
         return None
 
     def _where(self, vm_id: str) -> Sequence[str]:
@@ -214,33 +236,24 @@ class AwsCloud:
     def console(self, vm_id: str) -> str:
         """GetConsoleOutput: 64 KB of a boot at most, the newest where the type can tell that.
         Raises CloudError."""
-        for region in self._where(vm_id):
-            try:
-                answer = self._calls.call("ec2", region, "get_console_output", InstanceId=vm_id)
-            except CloudError as error:
-                if error.code not in errors.GONE:
-                    raise
-            else:
-                return str(answer.get("Output") or "")
-        return ""
+
+        def output(region: str) -> str:
+            answer = self._calls.call("ec2", region, "get_console_output", InstanceId=vm_id)
+            return str(answer.get("Output") or "")
+
+        return self._of_its_region(vm_id, output) or ""
 
     # --- ends -----------------------------------------------------------------------------------
 
     def terminate(self, vm_id: str) -> None:
         """TerminateInstances. Right after a launch EC2 may not know the VM: then nothing happens,
-        and whoever wants its end asks again. Raises CloudError; where its region is not known, one
-        that is away keeps no other one from being asked."""
-        failed: CloudError | None = None
-        for region in self._where(vm_id):
-            try:
-                self._calls.call("ec2", region, "terminate_instances", InstanceIds=[vm_id])
-            except CloudError as error:
-                if error.code not in errors.GONE:
-                    failed = failed or error
-            else:
-                return
-        if failed is not None:
-            raise failed
+        and whoever wants its end asks again. Raises CloudError."""
+
+        def asked(region: str) -> bool:
+            self._calls.call("ec2", region, "terminate_instances", InstanceIds=[vm_id])
+            return True
+
+        self._of_its_region(vm_id, asked)
 
     def preempt(self, vm_id: str, notice_s: float | None = None) -> None:
         """Let AWS's Fault Injection Service take a spot VM back: a rebalance recommendation at
@@ -285,16 +298,22 @@ class AwsCloud:
     def _find(self, vm_id: str) -> tuple[str, str, Mapping[str, Any]]:
         """Region, account and description of a spot VM that runs."""
         wanted = [{"Name": "instance-id", "Values": [vm_id]}]
-        for region in self._where(vm_id):
+
+        def described(region: str) -> tuple[str, str, Mapping[str, Any]] | None:
             answer = self._calls.call("ec2", region, "describe_instances", Filters=wanted)
             for reservation in answer["Reservations"]:
                 for instance in reservation["Instances"]:
-                    if instance["State"]["Name"] not in ("pending", "running"):
-                        raise BadRequest(f"VM {vm_id} has ended")
-                    if instance.get("InstanceLifecycle") != "spot":
-                        raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
                     return region, reservation["OwnerId"], instance
-        raise BadRequest(f"no VM {vm_id} in AWS")
+            return None
+
+        found = self._of_its_region(vm_id, described)
+        if found is None:
+            raise BadRequest(f"no VM {vm_id} in AWS")
+        if found[2]["State"]["Name"] not in ("pending", "running"):
+            raise BadRequest(f"VM {vm_id} has ended")
+        if found[2].get("InstanceLifecycle") != "spot":
+            raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
+        return found
 
     # --- what the account lacks -----------------------------------------------------------------
 
