@@ -424,6 +424,7 @@ def test_watching_500_vms_for_a_minute_costs_less_than_thirty_calls(
             "LaunchTime": datetime(2030, 1, 1, tzinfo=timezone.utc),
             "Placement": {"AvailabilityZone": "us-east-1a"},
             "State": {"Name": "running"},
+            "Tags": [{"Key": OWNER_TAG, "Value": "us"}],
         }
         for number in range(500)
     ]
