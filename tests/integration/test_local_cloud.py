@@ -392,7 +392,8 @@ def test_only_the_scripted_launch_is_preempted_and_never_on_demand(plain_rig: Ri
     first, second = plain_rig.launch(cloud, "s1"), plain_rig.launch(cloud, "s2")
     assert plain_rig.launch(cloud, "s1").id == first.id
     until(lambda: state_of(cloud, second).cause is EndCause.PREEMPTED)
-    for vm in (first, *on_demand):
+    for vm in (first, *on_demand):  # these may still be starting
+        until(lambda vm=vm: state_of(cloud, vm).state is not CloudVmState.PENDING)
         assert state_of(cloud, vm).state is CloudVmState.RUNNING
 
 
