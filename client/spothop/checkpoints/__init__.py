@@ -2,6 +2,8 @@
 
     keys.py      where things lie below `jobs/<job>/`, and how file names become keys
     entry.py     one chain entry and its JSON
+    stores.py    `Stores`: the chain's own store, and those that hold data beside it
+    near.py      which of them a save goes to (pure)
     chain.py     `Chain`: fence, commit, read
     parallel.py  progress; small transfers at once
     journal.py   what of an upload is durable, also over a restart of the agent
@@ -11,8 +13,9 @@
     transfer.py  outputs, data sets and input checkpoints: whole trees without a chain
 
 The protocol: data objects first, each durable; then one small conditional create of
-`chain/<newest + 1>.json`. A checkpoint exists when that object does, and numbers never fork. An
-attempt's first entry is its fence; nothing of an older attempt can follow it.
+`chain/<newest + 1>.json`. A checkpoint exists when that object does, and numbers never fork. Its
+data may lie in another store than the chain, which the entry then names. An attempt's first entry
+is its fence; nothing of an older attempt can follow it.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from __future__ import annotations
 from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn, UnknownCommits
 from spothop.checkpoints.entry import BadEntry, Entry, FileRecord, Outline
 from spothop.checkpoints.journal import Journal
+from spothop.checkpoints.near import Candidate, Choice, Place, by_nearness
 from spothop.checkpoints.prune import prune, to_prune
 from spothop.checkpoints.restore import Restored, restore
+from spothop.checkpoints.stores import Stores, spec_at
 from spothop.checkpoints.transfer import (
     download_outputs,
     fetch_tree,
@@ -32,21 +37,27 @@ from spothop.checkpoints.upload import upload
 
 __all__ = [
     "BadEntry",
+    "Candidate",
     "Chain",
     "ChainDamaged",
+    "Choice",
     "Entry",
     "Fenced",
     "FileRecord",
     "Journal",
     "NotFencedIn",
     "Outline",
+    "Place",
     "Restored",
+    "Stores",
     "UnknownCommits",
+    "by_nearness",
     "download_outputs",
     "fetch_tree",
     "prune",
     "restore",
     "restore_from_job",
+    "spec_at",
     "to_prune",
     "upload",
     "upload_outputs",

@@ -20,7 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spothop.checkpoints import keys
-from spothop.checkpoints.entry import AnyEntry, AnyOutline, BadEntry, Entry, FileRecord, Outline
+from spothop.checkpoints.entry import (
+    AnyEntry,
+    AnyOutline,
+    BadEntry,
+    Entry,
+    FileRecord,
+    NewerFormat,
+    Outline,
+)
 from spothop.checkpoints.parallel import for_each
 from spothop.storage import (
     ObjectExists,
@@ -268,7 +276,7 @@ class Chain:
             try:
                 entry = self._parse(n)  # one bad read is no damage
             except ValueError as error:
-                return BadEntry(n, str(error))
+                return BadEntry(n, str(error), newer=isinstance(error, NewerFormat))
         if entry.n != n:
             return BadEntry(n, f"it says that it is entry {entry.n}")
         return entry

@@ -13,9 +13,13 @@ from spothop.checkpoints.keys import save_folder
 from spothop.storage.base import part_key, parts_of
 from spothop.wire import SaveKind
 
-FORMAT, PARTS = 1, 2
-"""Version inside the JSON: the second with a file in parts, which whoever knows only the first must
-not take for a missing file. An entry of a newer version counts as unreadable."""
+FORMAT, PARTS, STORES = 1, 2, 3
+"""Version inside the JSON: the second with a file in parts, the third with one in another store
+than the chain's. Whoever knows only an earlier one must not take such a file for a missing one."""
+
+
+class NewerFormat(ValueError):
+    """Written by a newer release: nothing is damaged, and that release can read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,9 @@ class FileRecord:
     part: Annotated[int, Field(ge=0)] = 0
     """Bytes of each of the objects that hold the file (`storage.part_key`), the last one may have
     fewer; 0: one object, at `key`."""
+
+    url: str = ""
+    """Of the store that holds the objects; empty: the one that holds the chain."""
 
     @property
     def is_folder(self) -> bool:
@@ -92,6 +99,7 @@ class Entry:
         """The JSON. There may be 100,000 files, and an emergency save waits for this: pydantic
         writes them at once, without a copy of all as dictionaries."""
         version = PARTS if any(record.part for record in self.files) else FORMAT
+        version = STORES if any(record.url for record in self.files) else version
         head = {name: getattr(self, name) for name in _FIELDS if name != "files"}
         head["kind"] = self.kind.value if self.kind else None
         start = json.dumps({"v": version, **head}, indent=1).encode()[:-2]
@@ -99,7 +107,8 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
-        """Raises `ValueError` for anything that `to_json` did not write."""
+        """Raises `ValueError` for anything that `to_json` did not write, `NewerFormat` for what
+        that of a newer release has written."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "surrogatepass")  # and the bytes are given back
         try:
@@ -108,8 +117,11 @@ class Entry:
             raise ValueError("nested too deeply") from error
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
-        if data.get("v") not in (FORMAT, PARTS):
-            raise ValueError(f"format {data.get('v')!r}; this version reads {FORMAT} and {PARTS}")
+        version = data.get("v")
+        if not isinstance(version, int) or version < FORMAT:
+            raise ValueError(f"format {version!r}; there is none below {FORMAT}")
+        if version > STORES:
+            raise NewerFormat(f"format {version}; this release reads {FORMAT} to {STORES}")
         try:
             return _ADAPTER.validate_python(data)
         except ValidationError as error:
@@ -156,6 +168,8 @@ class Outline:
     parent: int | None
     folders: tuple[str, ...]
     """Those of the saves that its data lies in (`keys.save_folder`): hardly ever more than one."""
+    urls: tuple[str, ...]
+    """Of the stores that hold them, one for each folder; empty: the chain's own."""
     objects: int
     size: int
     """Bytes of all objects."""
@@ -163,21 +177,23 @@ class Outline:
 
     @classmethod
     def of(cls, entry: Entry) -> Outline:
-        found: dict[str, None] = {}
+        found: dict[tuple[str, str], None] = {}
         objects = size = 0
-        within = "/"  # no key begins like this
+        within, url = "/", ""  # no key begins like this
         for record in entry.files:
             if not record.key:
                 continue
-            if not record.key.startswith(within):  # hardly ever after the first
-                folder = save_folder(record.key)
-                found[folder] = None
+            if not record.key.startswith(within) or record.url != url:  # hardly after the first
+                folder, url = save_folder(record.key), record.url
+                found[folder, url] = None
                 within = folder + "/"
             objects += parts_of(record.size, record.part) if record.part else 1
             size += record.size
         return cls(
             *(entry.n, entry.attempt, entry.id, entry.fence, entry.step, entry.kind, entry.parent),
-            *(tuple(found), objects, size, entry.vm),
+            tuple(folder for folder, _ in found),
+            tuple(url for _, url in found),
+            *(objects, size, entry.vm),
         )
 
 
@@ -187,6 +203,8 @@ class BadEntry:
 
     n: int
     why: str
+    newer: bool = False
+    """It is whole, and a newer release can read it."""
 
     def __str__(self) -> str:
         return f"chain entry {self.n} is unreadable ({self.why})"

@@ -5,7 +5,8 @@ comes from as it was (size, time of change, inode), and the SHA-256 of that file
 to the end of the object. So an upload that is begun anew, by an agent that was started again too,
 reads a file that it has sent in part once more (its checksum has to be computed in order), finds
 out whether those parts are still the same, and sends what is missing. A file that is through is not
-even read.
+even read. What went to another store than this upload's is not taken for sent (`store`): where one
+fails, a save goes to the next as a whole.
 
 The journal is no promise: a lost or torn line costs a second transfer of one piece, and where it
 cannot be written (the disk is full) the upload goes on without it.
@@ -38,10 +39,12 @@ class Seen:
 
 
 class Journal:
-    """Of one upload; without `file` it remembers as long as it lives. For one thread at a time."""
+    """Of one upload to one store; without `file` it remembers as long as it lives. For one thread
+    at a time. `store` is the store's URL, empty for the one that holds the chain."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, *, store: str = "") -> None:
         self._file = file
+        self._of_store = {"store": store} if store else {}
         self._sent: dict[str, tuple[Seen, str]] = {}
         if file is not None:
             self._read(file)
@@ -65,7 +68,7 @@ class Journal:
         self._sent[key] = (seen, sha256)
         if self._file is None:
             return
-        line = json.dumps({"key": key, **asdict(seen), "sha256": sha256}) + "\n"
+        line = json.dumps({"key": key, **asdict(seen), "sha256": sha256, **self._of_store}) + "\n"
         try:
             with self._file.open("a", encoding="utf-8") as out:
                 out.write(line)
@@ -84,9 +87,16 @@ class Journal:
         for line in lines:
             try:
                 found = json.loads(line)
+                if found.get("store") != self._of_store.get("store"):
+                    continue
                 seen = Seen(int(found["size"]), int(found["changed_ns"]), int(found["inode"]))
                 self._sent[str(found["key"])] = (seen, str(found["sha256"]))
-            except (ValueError, KeyError, TypeError):  # torn by a kill in the middle of it
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+            ):  # torn by a kill in the middle of it
                 continue
         if lines and not lines[-1].endswith("\n"):
             self._end_line(file)

@@ -13,18 +13,23 @@ outlines. Only where they differ an entry is read whole and looked at file by fi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from spothop.checkpoints import keys
 from spothop.checkpoints.chain import Chain
 from spothop.checkpoints.entry import AnyOutline, BadEntry, Entry, Outline
-from spothop.storage import ObjectStore
+from spothop.checkpoints.stores import Stores
+from spothop.storage import ObjectStore, StorageError
 from spothop.wire import SaveKind
 
 Line = TypeVar("Line", Entry, Outline)
 Present = Mapping[str, tuple[int, int]]
 """Folder of a save -> objects in it, and their bytes."""
+
+_log = logging.getLogger(__name__)
 
 ALWAYS = 2
 """Checkpoints that stay whatever their kind."""
@@ -68,28 +73,61 @@ def passed_over(checkpoints: Iterable[Entry | Outline]) -> set[int]:
     return skipped
 
 
-def prune(store: ObjectStore, job: str, keep: int, *, chain: Chain | None = None) -> list[Outline]:
+def prune(
+    store: ObjectStore,
+    job: str,
+    keep: int,
+    *,
+    chain: Chain | None = None,
+    stores: Stores | None = None,
+) -> list[Outline]:
     """Delete the data of `to_prune` and what older attempts left uncommitted; return the former.
 
     Run it after a commit; it may fail or be killed anywhere and be run again. Give the `chain` that
-    is in use: its entries are not read again.
+    is in use: its entries are not read again. `stores` opens those that hold data beside `store`,
+    which holds the chain: those of its list and those that entries name are looked at. One that
+    does not answer is left for another time, and the checkpoints in it count as no whole ones.
     """
-    chain = chain or Chain(store, job)
+    chain, stores = chain or Chain(store, job), stores or Stores(store)
     entries = chain.outlines()
-    present = _present(store, job)
     checkpoints = [e for e in entries if isinstance(e, Outline) and not e.fence]
-    damaged = {entry.n for entry in checkpoints if not _is_whole(entry, present, chain)}
+    named = {url for entry in checkpoints for url in entry.urls}
+    present = _present(stores, job, {"", *stores.others, *named})
+    damaged = {entry.n for entry in checkpoints if not _is_whole(entry, present, chain, stores)}
     gone = to_prune(entries, keep, damaged=damaged)
     gone_numbers = {entry.n for entry in gone}
     going = {folder for entry in gone for folder in entry.folders}
     going -= {f for entry in checkpoints if entry.n not in gone_numbers for f in entry.folders}
-    for folder in sorted((going | _leftovers(entries, present)) & present.keys()):
-        store.delete(sorted(info.key for info in store.scan(folder)))
-    _discard_partial(store, job, entries)
-    return [entry for entry in gone if not present.keys().isdisjoint(entry.folders)]
+    for url, there in present.items():
+        with _unless_away(url):
+            for folder in sorted((going | _leftovers(entries, there)) & there.keys()):
+                data = stores.at(url)
+                data.delete(sorted(info.key for info in data.scan(folder)))
+            _discard_partial(stores.at(url), job, entries)
+    return [e for e in gone if any(set(e.folders) & there.keys() for there in present.values())]
 
 
-def _present(store: ObjectStore, job: str) -> Present:
+@contextmanager
+def _unless_away(url: str) -> Iterator[None]:
+    """The store of the chain has to work; another one may be tried again later."""
+    try:
+        yield
+    except StorageError as error:
+        if not url:
+            raise
+        _log.info("what is in %s stays for now: %s", url, error)
+
+
+def _present(stores: Stores, job: str, urls: Iterable[str]) -> dict[str, Present]:
+    """By URL; stores that do not answer are left out."""
+    found: dict[str, Present] = {}
+    for url in sorted(urls):
+        with _unless_away(url):
+            found[url] = _present_in(stores.at(url), job)
+    return found
+
+
+def _present_in(store: ObjectStore, job: str) -> Present:
     found: dict[str, tuple[int, int]] = {}
     for info in store.scan(keys.data_root(job)):
         folder = keys.save_folder(info.key)
@@ -98,9 +136,12 @@ def _present(store: ObjectStore, job: str) -> Present:
     return found
 
 
-def _is_whole(entry: Outline, present: Present, chain: Chain) -> bool:
+def _is_whole(entry: Outline, present: Mapping[str, Present], chain: Chain, stores: Stores) -> bool:
     """Every object is there with its size."""
-    there = [present.get(folder, (0, 0)) for folder in entry.folders]
+    if not present.keys() >= set(entry.urls):
+        return False
+    places = list(zip(entry.urls, entry.folders, strict=True))
+    there = [present[url].get(folder, (0, 0)) for url, folder in places]
     if not all(count for count, _ in there):
         return False
     if (sum(c for c, _ in there), sum(s for _, s in there)) == (entry.objects, entry.size):
@@ -108,18 +149,19 @@ def _is_whole(entry: Outline, present: Present, chain: Chain) -> bool:
     whole = chain.load(entry.n)
     if isinstance(whole, BadEntry):
         return False
-    missing = dict(found for record in whole.files for found in record.objects())
-    for folder in entry.folders:
-        for info in chain.store.scan(folder):
-            if missing.get(info.key) == info.size:
-                del missing[info.key]
+    missing = {(record.url, key): size for record in whole.files for key, size in record.objects()}
+    for url, folder in places:
+        for info in stores.at(url).scan(folder):
+            if missing.get((url, info.key)) == info.size:
+                del missing[url, info.key]
     return not missing
 
 
 def _leftovers(entries: Collection[AnyOutline], present: Iterable[str]) -> set[str]:
     """Folders of saves that no entry names, of attempts that can no longer commit.
 
-    None while an entry is unreadable: it may name them.
+    None while an entry is unreadable: it may name them. One that an entry names in another store
+    stays as well, until that entry's data goes: two URLs may lead to the same place.
     """
     if any(isinstance(entry, BadEntry) for entry in entries):
         return set()

@@ -7,7 +7,8 @@ wrong. If it is damaged twice, it is rejected, the caller is told, and the one b
 Damage is a wrong checksum, a wrong size, or an entry that cannot be parsed, and nothing else (I1).
 A store that refuses or does not answer damages nothing: its error goes to the caller, because an
 older checkpoint would cost steps. And if there are checkpoints, but none is whole, that is an
-error: to begin from nothing would lose the job's work silently.
+error: to begin from nothing would lose the job's work silently. An entry that a newer release has
+written is no damage either: that release can restore it, and an older one would cost steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from pathlib import Path
 from spothop.checkpoints import keys
 from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
-from spothop.storage import NothingRestores, ObjectMissing, ObjectStore, UnsafePath
+from spothop.checkpoints.stores import Stores
+from spothop.storage import (
+    NothingRestores,
+    ObjectMissing,
+    ObjectStore,
+    StorageUnsupported,
+    UnsafePath,
+)
 from spothop.storage.folder import sync_folder
 
 READERS = 64
@@ -63,26 +71,33 @@ def restore(
     target: Path,
     *,
     on_progress: OnProgress | None = None,
+    stores: Stores | None = None,
 ) -> Restored:
     """Put the newest intact checkpoint among `entries` below `target`.
+
+    `stores` opens those that entries name beside `store`, which holds the chain.
 
     `entries` are those before this attempt's fence: a collection in any order, or an iterator that
     is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
     Checkpoints whose data was pruned are skipped silently. Raises `NothingRestores` when there
     are checkpoints, or entries that may have been some, and each was rejected, any other
-    `StorageError` when the store refuses or does not answer, OSError when the disk here does not
+    `StorageError` when a store refuses or does not answer, `StorageUnsupported` for an entry of a
+    newer release, OSError when the disk here does not
     work.
     """
     rejected: list[str] = []
     lost = False
     _clear_leftovers(target)
+    stores = stores or Stores(store)
     for entry, maybe_pruned in _candidates(entries):
         if isinstance(entry, BadEntry):
+            if entry.newer:
+                raise _newer(store, entry)
             rejected.append(f"{entry}; trying the one before")
             lost = lost or entry.n != FIRST_FENCE
             continue
         try:
-            path = _restore_twice(store, entry, target, on_progress)
+            path = _restore_twice(stores, entry, target, on_progress)
         except Damaged as damage:
             if not (damage.gone and maybe_pruned):
                 rejected.append(f"{entry} is damaged: {damage}; trying the one before")
@@ -99,16 +114,24 @@ def restore(
     return Restored(None, None, rejected)
 
 
+def _newer(store: ObjectStore, entry: BadEntry) -> StorageUnsupported:
+    return StorageUnsupported(
+        f"chain entry {entry.n} in {store.url} was written by a newer release of spothop"
+        f" ({entry.why})",
+        hint="update spothop here; a VM gets its agent from the master, so update that and resume",
+    )
+
+
 def _restore_twice(
-    store: ObjectStore, entry: Entry, target: Path, on_progress: OnProgress | None
+    stores: Stores, entry: Entry, target: Path, on_progress: OnProgress | None
 ) -> Path:
     """A second read, unless an object is missing altogether."""
     try:
-        return _restore_one(store, entry, target, on_progress)
+        return _restore_one(stores, entry, target, on_progress)
     except Damaged as damage:
         if damage.gone:
             raise
-    return _restore_one(store, entry, target, on_progress)
+    return _restore_one(stores, entry, target, on_progress)
 
 
 def _candidates(entries: Iterable[AnyEntry]) -> Iterator[tuple[AnyEntry, bool]]:
@@ -136,7 +159,7 @@ def _candidates(entries: Iterable[AnyEntry]) -> Iterator[tuple[AnyEntry, bool]]:
 
 
 def _restore_one(
-    store: ObjectStore, entry: Entry, target: Path, on_progress: OnProgress | None
+    stores: Stores, entry: Entry, target: Path, on_progress: OnProgress | None
 ) -> Path:
     try:
         place = keys.inside(target, entry.root)
@@ -147,7 +170,7 @@ def _restore_one(
     try:
         fresh = aside / "new"
         try:
-            _download(store, entry, fresh, Progress(on_progress, entry.size))
+            _download(stores, entry, fresh, Progress(on_progress, entry.size))
         except (FileExistsError, NotADirectoryError) as error:  # two records for one place
             raise Damaged(f"its files contradict each other: {error}") from error
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -158,17 +181,19 @@ def _restore_one(
     return place
 
 
-def _download(store: ObjectStore, entry: Entry, fresh: Path, progress: Progress) -> None:
+def _download(stores: Stores, entry: Entry, fresh: Path, progress: Progress) -> None:
     if not entry.is_dir:
         if len(entry.files) != 1 or entry.files[0].is_folder:
             raise Damaged(f"a single file was saved, but {len(entry.files)} are recorded")
-        fetch_file(store, entry.files[0], fresh, progress)
+        fetch_file(stores.at(entry.files[0].url), entry.files[0], fresh, progress)
         return
     fresh.mkdir()
     places = _places(fresh, entry.files)
     for_each(
         [record for record in entry.files if not record.is_folder and not record.link],
-        lambda record: fetch_file(store, record, places[record.path], progress, sync=False),
+        lambda record: fetch_file(
+            stores.at(record.url), record, places[record.path], progress, sync=False
+        ),
         lambda record: record.size,
         workers=READERS,
     )

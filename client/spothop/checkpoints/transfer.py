@@ -11,6 +11,7 @@ from spothop.checkpoints import keys
 from spothop.checkpoints.chain import Chain
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.checkpoints.restore import Restored, restore
+from spothop.checkpoints.stores import Stores
 from spothop.checkpoints.upload import OnSkipped, Source, list_sources, send_file
 from spothop.storage import (
     NothingRestores,
@@ -119,21 +120,31 @@ def fetch_tree(
 
 
 def restore_from_job(
-    spec: StorageSpec, job: str, target: Path, *, on_progress: OnProgress | None = None
+    spec: StorageSpec,
+    job: str,
+    target: Path,
+    *,
+    others: Sequence[StorageSpec] = (),
+    on_progress: OnProgress | None = None,
 ) -> Restored:
     """The newest intact checkpoint of `job` below `target`: `init_from`, and `spothop download`.
+
+    `spec` holds the job's chain, `others` may hold data; one that an entry names and that is not
+    among them is opened with the options of the first of these that has its provider.
 
     The job may be training: what it prunes while it is read here is missing, and then a newer
     checkpoint is in the chain. So the chain is listed again as long as it has grown meanwhile; an
     older checkpoint is taken only where the chain stands still, or after `MAX_LISTINGS`.
     """
     store = open_store(spec, create=False)
+    stores = Stores(store, (spec, *others))
     found: Restored | None = None
     for _ in range(MAX_LISTINGS):
         chain = Chain(store, job)
         newest = chain.newest_number()
         try:
-            found = restore(store, chain.newest_first(), target, on_progress=on_progress)
+            entries = chain.newest_first()
+            found = restore(store, entries, target, on_progress=on_progress, stores=stores)
             if not found.rejected:
                 return found
         except NothingRestores:

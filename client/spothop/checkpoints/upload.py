@@ -49,6 +49,7 @@ def upload(
     *,
     on_progress: OnProgress | None = None,
     upload_id: str | None = None,
+    url: str = "",
     journal: Journal | None = None,
     still_wanted: Callable[[], object] = lambda: None,
     left_s: Callable[[], float | None] = lambda: None,
@@ -57,7 +58,8 @@ def upload(
 
     The same `upload_id` (such as the id in the outbox) writes the same keys again, so that a
     repeated upload replaces a broken one, and sends only what is not in its `journal`; two saves
-    of one step must have different ones. `still_wanted` is called from time to time and may raise;
+    of one step must have different ones. `url` names the store in the records where it is not the
+    one that holds the chain. `still_wanted` is called from time to time and may raise;
     `left_s` is the time to this VM's announced end, None without a notice. Raises `SourceChanged`,
     `SourceUnreadable`, `UnsafePath` and the errors of storage; nothing is retried here.
     """
@@ -73,7 +75,10 @@ def upload(
         work.check_unchanged()
     else:
         for_each(sources, work.send_whole, lambda item: item.size)
-    return [work.records[item.path] for item in sources]
+    records = [work.records[item.path] for item in sources]
+    return (
+        [replace(found, url=url) if found.key else found for found in records] if url else records
+    )
 
 
 class _Upload:
