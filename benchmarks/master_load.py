@@ -73,6 +73,8 @@ class Found:
     syncs: int
     p50_ms: float
     p99_ms: float
+    later_p99_ms: float
+    """Of the syncs after the second round: without the rush that follows a start of the master."""
     missed: int
     cpu_ms_per_sync: float
     cpu_share: float
@@ -101,18 +103,21 @@ def run(case: Case) -> Found:
             seen = [json.loads(agent.communicate()[0]) for agent in agents]
             cpu_s, took_s = processor_s(pid) - cpu_s, time.monotonic() - began
             requested = _requests_s(home, seen, case)
-            return _found(case, seen, cpu_s, took_s, rss_mb(pid), requested)
+            later_at = begin_at + 2 * case.every_s
+            return _found(case, seen, later_at, cpu_s, took_s, rss_mb(pid), requested)
 
 
 def _found(
     case: Case,
     seen: Sequence[dict[str, Any]],
+    later_at: float,
     cpu_s: float,
     took_s: float,
     rss_mb: float,
     requested: float | None,
 ) -> Found:
     latencies = [value for one in seen for value in one["latencies_ms"]] or [0.0]
+    asked = [pair for one in seen for pair in zip(one["began"], one["latencies_ms"], strict=True)]
     failed = [text for one in seen for text in one["failed"]]
     syncs = sum(len(one["latencies_ms"]) for one in seen)
     return Found(
@@ -120,6 +125,7 @@ def _found(
         syncs=syncs,
         p50_ms=quantile(latencies, 0.5),
         p99_ms=quantile(latencies, 0.99),
+        later_p99_ms=quantile([ms for at, ms in asked if at >= later_at] or [0.0], 0.99),
         missed=sum(one["late"] for one in seen) + len(failed),
         cpu_ms_per_sync=1000 * cpu_s / max(1, syncs),
         cpu_share=cpu_s / took_s,
