@@ -120,6 +120,8 @@ class Backups:
 
     async def _work(self) -> None:
         queue = self._queue
+        if self._context.assignment.stores:
+            self._errands.start("the stores could not be measured", self._measure())
         await self._recognise()
         while self._context.state.fenced_by is None:
             queue.wake.clear()
@@ -134,6 +136,11 @@ class Backups:
             queue.idle.set()
             await queue.wake.wait()
         queue.idle.set()
+
+    async def _measure(self) -> None:
+        """Which store is the nearest; until that is known, region and order decide."""
+        await self._context.threads.storage(self._context.checkpoint_store.measure)
+        self._transfer.tell_news()
 
     async def _recognise(self) -> None:
         """What an agent before us has committed comes first: an older save that still waits must

@@ -11,13 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from spothop.wire import Assignment
+from spothop.wire import Assignment, StorageSpec
 from spothop_agent.outbox import Entry as Accepted
 
 if TYPE_CHECKING:
-    from spothop.checkpoints import Chain, Entry, FileRecord, Outline
+    from spothop.checkpoints import Chain, Entry, FileRecord, Outline, Stores
     from spothop.storage import ObjectStore
+    from spothop_agent.near_stores import NearStores
 
+OnProgress = Callable[[int, int], None]
+Wanted = Callable[[], object]
 INIT = "init"
 """Folder below the job's directory for plain files of `init_from`."""
 
@@ -40,6 +43,9 @@ class CheckpointStore:
     `first`: nothing can be there yet. Later on a store that is not there is away, and must not be
     made anew: its empty chain would let the job begin again. `vm` is our id, for the fence. `since`
     is the chain entry of ours up to which an agent before us has dealt with all.
+
+    The assignment may name several `stores`: the first one, `storage`, holds the chain, and what is
+    uploaded goes to the nearest (`near_stores`).
     """
 
     def __init__(
@@ -69,6 +75,32 @@ class CheckpointStore:
             ) from error
 
     @cached_property
+    def _specs(self) -> list[StorageSpec]:
+        """Of all stores, the one that holds the chain first."""
+        given = self._assignment.stores
+        return [each.storage for each in given] if given else [self._assignment.storage]
+
+    @cached_property
+    def _stores(self) -> Stores:
+        from spothop.checkpoints import Stores
+
+        return Stores(self._store, self._specs)
+
+    @cached_property
+    def _near(self) -> NearStores:
+        from spothop_agent.near_stores import NearStores
+
+        return NearStores(self._assignment, self._stores)
+
+    def measure(self) -> None:
+        """How long an upload to each of several stores takes; an error of one is told as `news`."""
+        self._near.measure()
+
+    def news(self) -> list[str]:
+        """What is to be told to the user about stores, once."""
+        return self._near.news() if self._assignment.stores else []
+
+    @cached_property
     def _chain(self) -> Chain:
         from spothop.checkpoints import Chain
 
@@ -76,9 +108,9 @@ class CheckpointStore:
 
     def fetch_data(self, url: str, target: Path) -> int:
         """Copy a tree of the user's data; the number of files. It may be called again."""
-        from spothop.checkpoints import fetch_tree
+        from spothop.checkpoints import fetch_tree, spec_at
 
-        return len(fetch_tree(self._assignment.storage.at(url), target))
+        return len(fetch_tree(spec_at(self._specs, url), target))
 
     def fence(self) -> int:
         """Write this attempt's fence, or find it; its number.
@@ -104,7 +136,7 @@ class CheckpointStore:
         from spothop.checkpoints import restore
 
         entries = self._chain.newest_first(before=fence)
-        found = restore(self._store, entries, work, on_progress=on_progress)
+        found = restore(self._store, entries, work, on_progress=on_progress, stores=self._stores)
         rejected = tuple(found.rejected)
         if found.entry is None:
             return self._init(work, rejected)
@@ -128,7 +160,8 @@ class CheckpointStore:
         if source.job is None:
             fetch_tree(source.storage, work / INIT)
             return Restore(path=INIT, step=0, n=None, rejected=rejected)
-        found = restore_from_job(source.storage, source.job, work)
+        others = source.others or ()
+        found = restore_from_job(source.storage, source.job, work, others=others)
         if found.entry is None:
             raise ObjectMissing(
                 f"init_from: job {source.job!r} has no checkpoint in {source.storage.url}",
@@ -150,24 +183,34 @@ class CheckpointStore:
         left_s: Callable[[], float | None] = lambda: None,
     ) -> list[FileRecord]:
         """Data first: nothing refers to it yet. What an earlier call has sent is not sent again.
+        Of several stores it goes to the nearest that takes it, which the records name.
         `on_progress` and `still_wanted` may raise to end it; the latter is called from time to time
         whatever hangs. `left_s`: to this VM's announced end, None without a notice."""
         from spothop.checkpoints import Journal, upload
 
         meta = accepted.meta
-        return upload(
-            self._store,
-            self._assignment.job,
-            self._assignment.attempt,
-            meta.step,
-            meta.kind,
-            accepted.payload,
-            on_progress=on_progress,
-            upload_id=accepted.id,
-            journal=Journal(accepted.journal),
-            still_wanted=still_wanted,
-            left_s=left_s,
-        )
+
+        def send(
+            store: ObjectStore, url: str, on_progress: OnProgress, still_wanted: Wanted
+        ) -> list[FileRecord]:
+            return upload(
+                store,
+                self._assignment.job,
+                self._assignment.attempt,
+                meta.step,
+                meta.kind,
+                accepted.payload,
+                on_progress=on_progress,
+                upload_id=accepted.id,
+                url=url,
+                journal=Journal(accepted.journal, store=url),
+                still_wanted=still_wanted,
+                left_s=left_s,
+            )
+
+        if not self._assignment.stores:
+            return send(self._store, "", on_progress, still_wanted)
+        return self._near.upload(send, on_progress, still_wanted, left_s)
 
     def commit(
         self,
@@ -198,7 +241,8 @@ class CheckpointStore:
     def prune(self) -> None:
         from spothop.checkpoints import prune
 
-        prune(self._store, self._assignment.job, self._assignment.keep, chain=self._chain)
+        job, keep = self._assignment.job, self._assignment.keep
+        prune(self._store, job, keep, chain=self._chain, stores=self._stores)
 
     def upload_outputs(self, directory: Path, skipped: Callable[[str], None]) -> int:
         """The number of files that the job leaves to its user; `skipped` gets bad links."""

@@ -76,6 +76,12 @@ class Transfer:
         self._uploaded.pop(entry.id, None)
         self.stalled_s.pop(entry.id, None)
 
+    def tell_news(self) -> None:
+        """Of several stores: which one failed, and where saves go instead."""
+        if self._context.assignment.stores:
+            for text in self._context.checkpoint_store.news():
+                self._context.tell_user(text, level="warning")
+
     # --- calls of the store ---------------------------------------------------------------------
 
     async def find(self, entry: Entry, abort: Abort) -> ChainEntry | None:
@@ -141,7 +147,10 @@ class Transfer:
         upload = self._context.threads.storage(
             store.upload, entry, on_progress, abort.check, self.left_s
         )
-        files = await abort.unless(asyncio.create_task(upload))
+        try:
+            files = await abort.unless(asyncio.create_task(upload))
+        finally:
+            self.tell_news()
         self.bytes_per_s = max(entry.size, 1) / max(self._context.now() - began, 1e-3)
         chaos.reach("after_upload")
         return files

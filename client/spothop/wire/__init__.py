@@ -49,6 +49,7 @@ from spothop.wire.agent import (
 from spothop.wire.assignment import (
     Assignment,
     InitFrom,
+    PlacedStorage,
     PolicyParams,
 )
 from spothop.wire.common import (
@@ -229,6 +230,7 @@ __all__ = [
     "NoticeReport",
     "PhaseReport",
     "PlaceView",
+    "PlacedStorage",
     "PlanReply",
     "PolicyParams",
     "Pool",

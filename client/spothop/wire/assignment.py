@@ -30,18 +30,33 @@ class PolicyParams(Extended):
     word, that it may take the VM."""
 
 
-class InitFrom(Strict):
+class PlacedStorage(Strict):
+    """One of several storages, and where it lies; empty where that is not known."""
+
+    storage: StorageSpec
+    cloud: str = ""
+    region: str = ""
+
+
+class InitFrom(Extended):
     """An input checkpoint: the newest one of another job, or plain files at a URL."""
+
+    NEWER = ("others",)
 
     storage: StorageSpec
     job: str | None = None
+    others: list[StorageSpec] | None = None
+    """Of that job, beside the one that holds its chain; None: none."""
 
 
 class Assignment(Extended):
     """One attempt of one job, for one VM; which may have been started before its master was
     replaced, with an older agent."""
 
-    NEWER = ("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s", "wants_use")
+    NEWER = (
+        *("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s", "wants_use"),
+        *("stores", "cloud", "region"),
+    )
 
     job: str
     name: str
@@ -55,6 +70,12 @@ class Assignment(Extended):
     data: dict[str, str] = Field(default_factory=dict)
     """Folder below `data/` of the job's directory -> storage URL."""
     storage: StorageSpec
+    """Holds the chain."""
+    stores: list[PlacedStorage] | None = None
+    """All that may hold data, `storage` the first of them; None: `storage` alone."""
+    cloud: str = ""
+    region: str = ""
+    """Where this VM is; told only where there are several `stores`."""
     init_from: InitFrom | None = None
     keep: int = 2
     """Periodic checkpoints that stay."""
@@ -81,4 +102,6 @@ class Assignment(Extended):
         refuse, and with them the whole assignment."""
         if protocol >= PROTOCOL:
             return self
-        return self.model_copy(update={"ends_in_s": None, "wants_use": False})
+        began = self.init_from and self.init_from.model_copy(update={"others": None})
+        several = {"stores": None, "cloud": "", "region": "", "init_from": began}
+        return self.model_copy(update={"ends_in_s": None, "wants_use": False, **several})
