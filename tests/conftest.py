@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--postgresql",
         action="store_true",
-        help="run every test that uses a database on PostgreSQL, and those that are for one only",
+        help="run every test that uses a database on PostgreSQL, but for those of SQLite only",
     )
 
 
@@ -96,9 +96,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What is marked `databases` runs on SQLite and on PostgreSQL; there only with `--all`, or
     where the mark says that it belongs to the gate. A mark that is nearer may say: `only` one."""
     marker = metafunc.definition.get_closest_marker("databases")
-    if marker is None or metafunc.config.getoption("--postgresql"):
+    if marker is None:
         return
     gate, only = marker.kwargs.get("gate", False), marker.kwargs.get("only")
+    if metafunc.config.getoption("--postgresql") and only != "sqlite":
+        return
     kinds = ["sqlite", pytest.param("postgresql", marks=() if gate else pytest.mark.thorough)]
     if only is not None:
         kinds = [only]

@@ -22,6 +22,7 @@ from spothop_master.security import Role
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings
 from spothop_master.store import users
+from spothop_master.store.dialects import is_sqlite
 from support.database import is_there, share_compiled, url_of, write_migrated
 
 T = TypeVar("T")
@@ -64,11 +65,16 @@ class HttpMaster:
         )
         self.services: Services = self.app.state.services
         share_compiled(self.services.db)
+        self._shared = not is_sqlite(self.services.db.engine)
+        if self._shared:  # it decides only where it is elected, by fake time
+            self.services.elected._monotonic = self._seconds
+            self.services.supervisor._elected = self.services.elected
 
     def __enter__(self) -> HttpMaster:
         self._loop = asyncio.new_event_loop()
         self._lifespan = self.app.router.lifespan_context(self.app)
         self.run(self._lifespan.__aenter__())
+        self._elect()
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
             base_url="http://master",
@@ -141,7 +147,23 @@ class HttpMaster:
     def look(self, seconds: float = 0.0) -> None:
         """Let time pass, then one pass of the supervise loop."""
         self.clock.advance(seconds)
+        self._elect()
         self.services.supervisor.run_once()
+
+    def hears_others(self) -> None:
+        """From now on it knows what other masters do. It has no thread that looks."""
+        if self._shared:
+            self.services.others._monotonic = lambda: 0.0
+            self.services.others.look()
+
+    def _elect(self) -> None:
+        if self._shared:
+            self.services.elected.turn()
+            if not self.services.elected.holds("supervise"):  # its lease was over
+                self.services.elected.turn()
+
+    def _seconds(self) -> float:
+        return (self.clock() - FakeClock().now).total_seconds()
 
     def joined(self, **spec: Any) -> HttpAgent:
         """A job is submitted, its VM runs, its agent has joined."""

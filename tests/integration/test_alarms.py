@@ -15,6 +15,8 @@ from spothop_master.store import job_lists
 from spothop_master.store.schema import AlarmRow, Delivery
 from spothop_master.webhooks import Failed, Message, Target
 
+pytestmark = pytest.mark.databases
+
 
 class Room:
     """A master, its alarms loop, and a webhook that notes what it is told."""

@@ -22,6 +22,8 @@ from fakes.virtual_time import play
 from spothop_master.notifier import REMEMBERED, News, Notifier
 from spothop_master.polling import GATHER_S, poll
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 JOB = (News.ROWS, "j")
 

@@ -33,6 +33,8 @@ from spothop_master.store.vms import pool_of
 from spothop_master.store.zone_observations import MAX_LIVES
 from support.queries import captured, full_scans, work
 
+pytestmark = pytest.mark.databases(only="sqlite")  # reads its plans
+
 GROWING = {
     "jobs",
     "attempts",

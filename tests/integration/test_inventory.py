@@ -21,6 +21,8 @@ from spothop_master.clouds.base import (
 )
 from spothop_master.store.schema import Event, Job
 
+pytestmark = pytest.mark.databases
+
 US = "owner-1"
 
 

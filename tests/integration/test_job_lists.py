@@ -17,6 +17,8 @@ from spothop_master.store import summaries
 from spothop_master.store.schema import Checkpoint, Job, Summary
 from support.lists import assert_light_is_full
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 
 
@@ -175,6 +177,7 @@ def _statements(master: HttpMaster) -> Callable[[], list[str]]:
     return lambda: told
 
 
+@pytest.mark.databases(only="sqlite")  # reads its plans
 @pytest.mark.parametrize(
     ("params", "index"),
     [

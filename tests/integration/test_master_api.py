@@ -31,6 +31,8 @@ from spothop_master.security import Role
 from spothop_master.store import users
 from spothop_master.store.schema import BundleUpload
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 
 
@@ -98,6 +100,7 @@ def test_health_needs_no_token(master: HttpMaster) -> None:
 
 
 def test_readiness_says_which_loop_runs_where(master: HttpMaster) -> None:
+    master.hears_others()
     found = master.get("/readyz", token="").json()
     assert (found["status"], found["masters"]) == ("ok", [found["master"]])
     assert {who["master"] for who in found["loops"].values()} == {found["master"]}

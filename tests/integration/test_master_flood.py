@@ -15,6 +15,8 @@ from spothop_master.agents import syncs
 from spothop_master.agents.syncs import LOG_SLOWED, REPORTS_SLOWED, SYNCS_SLOWED
 from spothop_master.store import metrics
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 RATE = 20
 

@@ -21,6 +21,8 @@ from spothop_master.security import Role
 from spothop_master.store import injections
 from spothop_master.store.schema import Injection, Job
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 PLAN = {"mttp_s": [20], "seed": 7}
 

@@ -18,6 +18,8 @@ from spothop_master.store import users
 from spothop_master.store.schema import Attempt, Place
 from spothop_master.web import session as web_session
 
+pytestmark = pytest.mark.databases
+
 SCRIPT_TAG = re.compile(r"<script[^>]*>")
 
 

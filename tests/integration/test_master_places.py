@@ -17,6 +17,8 @@ from spothop_master.api.places import Place
 from spothop_master.security import Role
 from spothop_master.settings import SettingsError, read_settings
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[HttpMaster]:

@@ -19,6 +19,8 @@ from spothop_master import pools as root_pools
 from spothop_master.clouds.base import NoCapacity, Throttled, Unavailable
 from spothop_master.store.schema import BackOffRow, Observation
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[HttpMaster]:

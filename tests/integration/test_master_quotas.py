@@ -16,6 +16,8 @@ from fakes.http_master import HttpMaster
 from spothop_master.agents import log_quotas
 from spothop_master.settings import read_settings
 
+pytestmark = pytest.mark.databases
+
 Start = Callable[..., HttpMaster]
 
 

@@ -15,6 +15,8 @@ from spothop_master.clouds.base import PoolInfo
 from spothop_master.clouds.local.config import built_in
 from spothop_master.clouds.local.driver import LocalCloud
 
+pytestmark = pytest.mark.databases
+
 PLAN = "/api/v1/plan"
 OWN = "cloud,vm,gpu,gpus,gpu_memory_gib,cpus,memory_gib\nfake,gpu,A100,8,40,96,1152\n"
 """What the VM type of the fake cloud has."""

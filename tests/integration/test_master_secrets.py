@@ -12,6 +12,8 @@ from sqlalchemy import event
 from fakes.http_master import HttpMaster
 from spothop_master.security import Role
 
+pytestmark = pytest.mark.databases
+
 ENV = {
     "WANDB_API_KEY": "wandb-secret",
     "EPOCHS": "12345",

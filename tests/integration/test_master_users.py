@@ -11,6 +11,8 @@ import pytest
 from fakes.http_master import BUNDLE_SHA256, HttpMaster
 from spothop_master.security import Role
 
+pytestmark = pytest.mark.databases
+
 DAY_S = 86400.0
 
 

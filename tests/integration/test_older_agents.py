@@ -18,6 +18,8 @@ from fakes.http_master import HttpAgent, HttpMaster
 from spothop.wire import PROTOCOL, SPEAKS, SPOKEN, UnspokenProtocol, agree, speaks
 from spothop_master.store.schema import Checkpoint, Event, VmRow
 
+pytestmark = pytest.mark.databases
+
 DATA = Path(__file__).parents[1] / "data" / "protocol_1"
 MESSAGES = [json.loads(line) for line in (DATA / "messages.jsonl").read_text().splitlines()]
 REPLIES = json.loads((DATA / "replies.json").read_text())

@@ -11,6 +11,8 @@ from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.http_master import HttpAgent, HttpMaster
 from spothop_master.clouds.base import Cloud, CloudVmState
 
+pytestmark = pytest.mark.databases
+
 JOBS = "/api/v1/jobs"
 
 

@@ -247,6 +247,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with HttpMaster(tmp_path_factory.mktemp("master"), ca="a certificate") as master:
+        master.hears_others()
         yield World(master)
 
 

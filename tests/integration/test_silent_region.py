@@ -15,6 +15,8 @@ from spothop_master.core.evidence import EndCause
 from spothop_master.store import strays
 from spothop_master.store.schema import Stray
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def cloud() -> RegionalCloud:

@@ -33,6 +33,8 @@ from spothop_agent.chaos import from_text
 from spothop_agent.paths import AttemptPaths
 from spothop_agent.watch import Notice
 
+pytestmark = pytest.mark.databases
+
 SECRETS = {"access_key_id": "AKIAIOSFODNN7EXAMPLE", "secret_access_key": "wJalrXUtnFEMIK7MDENG"}
 BUNDLE = pack({"train.py": ""})
 SHA256 = hashlib.sha256(BUNDLE).hexdigest()

@@ -17,6 +17,8 @@ from spothop_master.loops import snapshot, supervise
 from spothop_master.loops.snapshot import snapshots_of
 from spothop_master.store.schema import Attempt, Place, VmRow
 
+pytestmark = pytest.mark.databases
+
 A_LOOK = 3
 """Queries: jobs, attempts with their places, VMs."""
 WITH_NOTICES = 6

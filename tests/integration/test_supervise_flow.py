@@ -537,6 +537,7 @@ def test_a_driver_that_raises_what_nobody_expected_gives_the_lease_back(
     assert [vm.state for vm in harness.vms()] == ["terminated", "booting"]
 
 
+@pytest.mark.databases  # long: on PostgreSQL with `--all`
 def test_refused_everywhere_waits_and_tries_on_for_ever(harness: MasterHarness) -> None:
     for zone in harness.cloud.zones:
         harness.cloud.refusing[zone] = NoCapacity(f"none in {zone}")
@@ -576,6 +577,7 @@ def test_a_bad_request_is_never_repeated(harness: MasterHarness) -> None:
     assert harness.attempt().state == "ended"
 
 
+@pytest.mark.databases  # long: on PostgreSQL with `--all`
 def test_without_a_pool_for_a_replacement_the_attempt_with_the_notice_goes_on(
     harness: MasterHarness,
 ) -> None:
@@ -636,6 +638,7 @@ def test_the_sweep_leaves_vms_with_living_rows_alone(harness: MasterHarness) -> 
     assert harness.cloud.machines[agent.machine.id].ends_at is None
 
 
+@pytest.mark.databases  # long: on PostgreSQL with `--all`
 def test_a_cloud_that_is_away_ends_nothing(harness: MasterHarness) -> None:
     agent = harness.training()
     harness.cloud.away = Unavailable("503")
@@ -685,3 +688,12 @@ def test_a_used_join_token_is_refused_once_a_report_came(harness: MasterHarness)
     again.prepare()
     with pytest.raises(protocol.BadToken):
         harness.join()
+
+
+def test_jobs_are_served_in_the_order_in_which_they_came(harness: MasterHarness) -> None:
+    """Not in that of their ids, nor as a database happens to store them."""
+    for job in ("job-3", "job-1", "job-2"):
+        harness.submit(job)
+    harness.look()
+    launched = [launch.tags["spothop-job"] for launch in harness.cloud.launches]
+    assert launched == ["job-3", "job-1", "job-2"]

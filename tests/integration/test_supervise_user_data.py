@@ -20,6 +20,8 @@ from spothop_master.keys import Keys
 from spothop_master.loops.booting import Booting, ScriptChanged, script_of
 from spothop_master.store.retention import zips_of_living_vms
 
+pytestmark = pytest.mark.databases
+
 KEYS = Keys.of(b"k" * 32)
 BOOTING = Booting(
     join_token=KEYS.join_token, zips=lambda: {"any": "a" * 64}, ca="-----BEGIN CERTIFICATE-----"

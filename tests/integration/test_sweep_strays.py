@@ -18,6 +18,8 @@ from spothop_master.security import Role
 from spothop_master.store import strays
 from spothop_master.store.schema import Event, Stray
 
+pytestmark = pytest.mark.databases
+
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[MasterHarness]:

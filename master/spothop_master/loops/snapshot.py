@@ -94,7 +94,7 @@ def jobs_to_watch(session: Session) -> list[str]:
     states = [state.value for state in JOB_ACTIVE | {JobState.PAUSED}]
     with_vms = select(VmRow.job_id).where(VmRow.state.in_(ALIVE))
     query = select(Job.id).where(or_(Job.state.in_(states), Job.id.in_(with_vms)))
-    return list(session.scalars(query.order_by(Job.submitted_at)))
+    return list(session.scalars(query.order_by(Job.submitted_at, Job.id)))
 
 
 def jobs_of_tokens(session: Session, tokens: Sequence[str]) -> list[str]:
@@ -122,9 +122,10 @@ def snapshots_of(
     now: datetime,
     lease_now: datetime | None = None,
 ) -> dict[str, Snapshot]:
-    """Of those of these jobs that there are; at most `IN_ONE_QUERY`. `lease_now` is the database's
-    time, where that is another one."""
-    jobs = session.execute(fact_rows.JOBS, {"jobs": job_ids}).all()
+    """Of those of these jobs that there are, in this order; at most `IN_ONE_QUERY`. `lease_now` is
+    the database's time, where that is another one."""
+    rows = {row.id: row for row in session.execute(fact_rows.JOBS, {"jobs": job_ids})}
+    jobs = [rows[job_id] for job_id in dict.fromkeys(job_ids) if job_id in rows]
     hurried = frozenset(row.id for row in jobs if row.at_once)
     attempts = _attempts(session, job_ids, hurried, now)
     vms = _vms(session, job_ids, attempts, observed, now, lease_now or now)
