@@ -111,6 +111,26 @@ def test_when_it_never_answered_that_is_an_error(gce: Gce, cloud: GcpCloud) -> N
         cloud.pools()
 
 
+def test_a_zone_that_does_not_answer_keeps_its_pools_and_is_asked_again_soon(
+    gce: Gce, cloud: GcpCloud
+) -> None:
+    first = cloud.pools()
+    gce.clock.advance(6 * 3600)
+    gce.silent.add("us-central1-b")
+    assert cloud.pools() == first
+    gce.silent = {"us-central1-b", "europe-west4-a"}
+    asked = gce.count("machineTypes.*")
+    for _ in range(4):
+        gce.clock.advance(60)
+        assert cloud.pools() == first
+    assert gce.count("machineTypes.*") == asked + 2
+    gce.silent = {"europe-west4-a"}
+    for _ in range(60):
+        gce.clock.advance(60)
+        assert cloud.pools() == first
+    assert gce.count("machineTypes.*") == asked + 3, "a zone that is not ours delays nothing"
+
+
 def test_only_the_zones_of_the_configuration_are_used(make_cloud: MakeCloud) -> None:
     cloud = make_cloud(regions={"us-central1": {"zones": ["us-central1-b"]}})
     assert {info.pool.zone for info in cloud.pools()} == {"us-central1-b"}
@@ -355,6 +375,16 @@ def test_a_zone_that_does_not_answer_is_not_empty(gce: Gce, make_cloud: MakeClou
     assert {vm.id for vm in cloud.list("us")} == {here.id, there.id}
 
 
+def test_lists_are_asked_for_a_part_only_where_that_is_known(gce: Gce, cloud: GcpCloud) -> None:
+    vm = cloud.launch(spec(), "t")
+    gce.takes_partial = False
+    assert [[each.id for each in cloud.list("us")] for _ in range(3)] == [[vm.id]] * 3
+    assert gce.count("instances.aggregatedList") == 4
+    gce.silent.add("europe-west4-a")
+    with pytest.raises(Unavailable):
+        cloud.list("us")
+
+
 def test_a_preemption_is_known_by_its_operation_and_by_another_master_too(
     gce: Gce, make_cloud: MakeCloud
 ) -> None:
@@ -432,6 +462,11 @@ def test_a_disk_that_was_left_behind_is_told_and_removed(gce: Gce, cloud: GcpClo
         "94 GiB, unattached",
     )
     assert cloud.remains("them") == []
+    gce.silent.add("us-central1-b")
+    assert cloud.remains("us", region="europe-west4") == []
+    with pytest.raises(Unavailable, match="us-central1-b"):
+        cloud.remains("us")
+    gce.silent.clear()
     for _ in range(2):
         cloud.remove(remain)
     assert cloud.remains("us") == []

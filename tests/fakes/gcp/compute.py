@@ -130,7 +130,9 @@ class Gce:
         self.gives_notice = True
         """Whether this project may have `preemptionNoticeDuration`."""
         self.silent: set[str] = set()
-        """Zones that do not answer lists."""
+        """Zones that do not answer lists: one that does not ask for a part fails as a whole."""
+        self.takes_partial = True
+        """Whether lists may be asked for a part (`schema.PARTIAL`)."""
         self.forgets = False
         """It has no operations to tell of."""
         self.granted: frozenset[str] | None = None
@@ -291,12 +293,27 @@ class Gce:
             if self.granted is not None and permission not in self.granted:
                 text = f"Required '{permission}' permission for 'projects/{PROJECT}'"
                 raise Refused(text, status=403, reason="forbidden")
+        partial = call.query.get(schema.PARTIAL)
+        if partial is not None and not self.takes_partial:
+            raise Refused(f'Unknown name "{schema.PARTIAL}": Cannot bind query parameter.')
+        if call.action.endswith(".aggregatedList") and self.silent and partial != "true":
+            text = "Internal error. Please try again or contact Google Support."
+            raise Refused(text, status=503, reason="backendError")
         zone = call.params.get("zone")
         if zone is not None and not any(zone in zones for zones in rules.ZONES.values()):
             raise Refused(f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
         if call.action in _ACTIONS:
-            return _ACTIONS[call.action](self, call)
-        return project.ANSWERS[call.action](self, call)
+            found = _ACTIONS[call.action](self, call)
+        else:
+            found = project.ANSWERS[call.action](self, call)
+        return self._without_silent(found) if call.action.endswith(".aggregatedList") else found
+
+    def _without_silent(self, found: dict[str, Any]) -> dict[str, Any]:
+        for zone in self.silent:
+            found["items"][f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE"}}
+        if self.silent:
+            found["unreachables"] = [f"projects/{PROJECT}/zones/{z}" for z in sorted(self.silent)]
+        return found
 
     # --- VMs ------------------------------------------------------------------------------------
 
@@ -350,12 +367,7 @@ class Gce:
     def instances(self, call: Call) -> Any:
         matches, now = matching(call.query.get("filter")), self.clock()
         shown = ((life.zone, self._shown(life)) for life in self.there() if now >= life.seen_from)
-        found = scoped("instances", ((z, row) for z, row in shown if matches(row)))
-        for zone in self.silent:
-            found["items"][f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE"}}
-        if self.silent:
-            found["unreachables"] = [f"projects/{PROJECT}/zones/{z}" for z in sorted(self.silent)]
-        return found
+        return scoped("instances", ((z, row) for z, row in shown if matches(row)))
 
     def operations(self, call: Call) -> Any:
         matches = matching(call.query.get("filter"))

@@ -307,7 +307,8 @@ class GcpCloud:
         path = f"/projects/{self._config.project}/aggregated/disks"
         pages = self._calls.pages(path, params=requests.disks_of(owner))
         wanted = {region} if region is not None else set(self._config.regions)
-        return [remain for place, remain in reading.loose_disks(pages) if place in wanted]
+        found = reading.loose_disks(pages, regions=wanted)
+        return [remain for place, remain in found if place in wanted]
 
     def remove(self, remain: Remain) -> None:
         """Compute Engine refuses what is in use. Raises CloudError."""

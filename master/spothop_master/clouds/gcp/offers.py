@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 GRACE_S, SHUTDOWN_S = 120.0, 30.0
 """From the notice to the end of a spot VM: with the notice that we ask for, and without."""
 PLACES_EVERY = timedelta(hours=6)
+SILENT_EVERY = timedelta(minutes=2)
+"""While a zone of ours does not answer."""
 TYPES_AT_ONCE = 50
 """VM types in one question."""
 
@@ -62,14 +64,18 @@ class Offers:
         self._places: frozenset[tuple[str, str]] = frozenset()
         """VM types and zones in which one could be placed."""
         self._places_at: datetime | None = None
+        self._silent: frozenset[str] = frozenset()
+        """Zones that did not answer: what was known of them holds, and they are asked again."""
 
     def read(self, *, notice: bool) -> Sequence[PoolInfo]:
         """`notice`: whether spot VMs have the one that we ask for. Raises CloudError when that was
         never answered."""
         now = self._now()
-        if self._places_at is None or not timedelta() <= now - self._places_at < PLACES_EVERY:
+        every = SILENT_EVERY if self._silent else PLACES_EVERY
+        if self._places_at is None or not timedelta() <= now - self._places_at < every:
             try:
-                self._places, self._places_at = frozenset(self._read()), now
+                self._places, self._silent = self._read()
+                self._places_at = now
             except CloudError as error:
                 if self._places_at is None:
                     raise
@@ -80,25 +86,30 @@ class Offers:
         known = self._types.get(pool.vm)
         return known.price(pool.region, spot=pool.spot) if known is not None else None
 
-    def _read(self) -> Iterator[tuple[str, str]]:
+    def _read(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+        """VM types and their zones, and the zones of which that is from before."""
         wanted = {vm: machine for vm in self._types if (machine := _machine(vm)) is not None}
         names = sorted({machine.type for machine in wanted.values()})
         there: set[tuple[str, str]] = set()
+        silent: set[str] = set()
         project = f"/projects/{self._config.project}"
         for first in range(0, len(names), TYPES_AT_ONCE):
             asked = requests.machine_types(names[first : first + TYPES_AT_ONCE])
             pages = self._calls.pages(f"{project}/aggregated/machineTypes", params=asked)
-            there |= reading.machine_types(pages)
+            some, away = reading.in_zones(pages, "machineTypes")
+            there, silent = there | some, silent | away
         if gpus := {machine.gpu for machine in wanted.values() if machine.gpu}:
             asked = requests.machine_types(gpus)
             pages = self._calls.pages(f"{project}/aggregated/acceleratorTypes", params=asked)
-            there |= reading.accelerator_types(pages)
-        zones = {zone for _, zone in there if self._is_ours(zone)}
+            some, away = reading.in_zones(pages, "acceleratorTypes")
+            there, silent = there | some, silent | away
+        silent = {zone for zone in silent if self._is_ours(zone)}
+        zones = {zone for _, zone in there if self._is_ours(zone)} - silent
+        found = {(vm, zone) for vm, zone in self._places if zone in silent}
         for vm, machine in wanted.items():
             needed = [machine.type, *([machine.gpu] if machine.gpu else [])]
-            yield from (
-                (vm, zone) for zone in zones if all((each, zone) in there for each in needed)
-            )
+            found |= {(vm, zone) for zone in zones if all((each, zone) in there for each in needed)}
+        return frozenset(found), frozenset(silent)
 
     def _is_ours(self, zone: str) -> bool:
         region = self._config.regions.get(region_of(zone))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from spothop.wire import Pool
-from spothop_master.clouds.base import CloudError, CloudVmState, Remain, Vm
+from spothop_master.clouds.base import CloudError, CloudVmState, Remain, Unavailable, Vm
 from spothop_master.clouds.gcp import errors, labels
 from spothop_master.clouds.gcp.config import region_of
 from spothop_master.clouds.gcp.requests import VmId, vm_type
@@ -53,12 +53,21 @@ def instances(pages: Iterable[Answer]) -> tuple[list[Answer], set[str]]:
     found: list[Answer] = []
     silent: set[str] = set()
     for page in pages:
-        silent |= {_last(place) for place in page.get("unreachables", ())}
-        for place, scoped in page.get("items", {}).items():
-            if (scoped.get("warning") or {}).get("code", _EMPTY) != _EMPTY:
-                silent.add(_last(place))
+        silent |= silent_in(page)
+        for scoped in page.get("items", {}).values():
             found += scoped.get("instances", ())
     return found, silent
+
+
+def silent_in(page: Answer) -> set[str]:
+    """The zones that did not answer, in one page of an aggregated list."""
+    items = page.get("items", {}).items()
+    warned = {
+        place
+        for place, scoped in items
+        if (scoped.get("warning") or {}).get("code", _EMPTY) != _EMPTY
+    }
+    return {_last(place) for place in (*warned, *page.get("unreachables", ()))}
 
 
 _EMPTY = "NO_RESULTS_ON_PAGE"
@@ -149,29 +158,27 @@ def _ended(operation: Answer) -> datetime | None:
     return moment(operation.get("endTime") or operation["insertTime"])
 
 
-def machine_types(pages: Iterable[Answer]) -> frozenset[tuple[str, str]]:
-    """Machine types and the zones that have them."""
-    return _in_zones(pages, "machineTypes")
-
-
-def accelerator_types(pages: Iterable[Answer]) -> frozenset[tuple[str, str]]:
-    """GPUs that can be attached, and the zones that have them."""
-    return _in_zones(pages, "acceleratorTypes")
-
-
-def _in_zones(pages: Iterable[Answer], what: str) -> frozenset[tuple[str, str]]:
-    return frozenset(
-        (row["name"], _last(place))
-        for page in pages
-        for place, scoped in page.get("items", {}).items()
-        for row in scoped.get(what, ())
-        if "deprecated" not in row
-    )
-
-
-def loose_disks(pages: Iterable[Answer]) -> Iterator[tuple[str, Remain]]:
-    """Disks that no VM has, each with its region: those of VMs go with them."""
+def in_zones(pages: Iterable[Answer], what: str) -> tuple[set[tuple[str, str]], set[str]]:
+    """`machineTypes`, or `acceleratorTypes`, which can be attached: their names with the zones that
+    have them, and the zones that did not answer."""
+    found: set[tuple[str, str]] = set()
+    silent: set[str] = set()
     for page in pages:
+        silent |= silent_in(page)
+        for place, scoped in page.get("items", {}).items():
+            rows = (row for row in scoped.get(what, ()) if "deprecated" not in row)
+            found.update((row["name"], _last(place)) for row in rows)
+    return found, silent
+
+
+def loose_disks(
+    pages: Iterable[Answer], *, regions: Collection[str]
+) -> Iterator[tuple[str, Remain]]:
+    """Disks that no VM has, each with its region: those of VMs go with them. Raises Unavailable
+    where a zone of these regions does not answer."""
+    for page in pages:
+        if away := sorted(zone for zone in silent_in(page) if region_of(zone) in regions):
+            raise Unavailable(f"{', '.join(away)}: no listing of disks", code="UNREACHABLE")
         for scoped in page.get("items", {}).values():
             for row in scoped.get("disks", ()):
                 if row.get("users") or "zone" not in row:
