@@ -31,7 +31,8 @@ from starlette.applications import Starlette
 
 from common import progress, publish, quantile
 from load.fleet import OWNER, Member, RestingCloud, write
-from spothop_master.app import create_app, first_start
+from spothop_master.app import create_app
+from spothop_master.first_start import first_start
 from spothop_master.loops.retention import Retention
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings

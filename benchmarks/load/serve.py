@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from load.fleet import OWNER, Member, RestingCloud
-from spothop_master.app import create_app, first_start
+from spothop_master.app import create_app
+from spothop_master.first_start import first_start
 from spothop_master.program import listen, make_server
 from spothop_master.settings import MasterSettings
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -29,10 +29,11 @@ from spothop.storageoptions import without_password
 from spothop.tls import fingerprint
 from spothop.wire import StorageSpec
 from spothop_master import chaos, front_door, home, rekeying, serving
-from spothop_master.app import create_app, first_start
+from spothop_master.app import create_app
 from spothop_master.clock import utc_now
 from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
+from spothop_master.first_start import first_start
 from spothop_master.keys import KeyFileError
 from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
@@ -110,28 +111,26 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def _file_of(cloud: str, docs: str = "") -> Any:
+    """The option that names a cloud's configuration file."""
+    where = f" ({docs})" if docs else ""
+    return typer.Option(help=f"Configuration file of the {cloud} cloud{where}.")
+
+
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     home_folder: Annotated[
         Path | None, typer.Option("--home", help="Folder for database, logs and bundles.")
     ] = None,
-    local_cloud: Annotated[
-        Path | None, typer.Option(help="Configuration file of the local cloud.")
-    ] = None,
+    local_cloud: Annotated[Path | None, _file_of("local")] = None,
     clouds: Annotated[
         str | None,
         typer.Option(help="Those to work with, separated by commas: local, aws, azure, gcp."),
     ] = None,
-    aws_cloud: Annotated[
-        Path | None, typer.Option(help="Configuration file of the AWS cloud (docs/aws.md).")
-    ] = None,
-    azure_cloud: Annotated[
-        Path | None, typer.Option(help="Configuration file of the Azure cloud (docs/azure.md).")
-    ] = None,
-    gcp_cloud: Annotated[
-        Path | None, typer.Option(help="Configuration file of the GCP cloud (docs/gcp.md).")
-    ] = None,
+    aws_cloud: Annotated[Path | None, _file_of("AWS", docs="docs/aws.md")] = None,
+    azure_cloud: Annotated[Path | None, _file_of("Azure", docs="docs/azure.md")] = None,
+    gcp_cloud: Annotated[Path | None, _file_of("GCP", docs="docs/gcp.md")] = None,
     public_url: Annotated[
         str | None, typer.Option(help="Base URL at which users and VMs reach us.")
     ] = None,
@@ -184,13 +183,20 @@ def serve(
         "tls": tls,
         "insecure_public": insecure_public,
     }
-    try:
+    with _told_why_not():
         settings = read_settings(os.environ, options)  # noqa: TID251  the one reader of settings
         if rotate_key or forget_key is not None:
             told = rekey(settings, forget_key)
             typer.echo(told)
         else:
             run(settings)
+
+
+@contextmanager
+def _told_why_not() -> Generator[None, None, None]:
+    """Raises typer.Exit(2), once the user is told, for what says that nothing can start."""
+    try:
+        yield
     except CANNOT_START as error:
         typer.echo(f"spothop master cannot start: {error}", err=True)
         raise typer.Exit(2) from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spothop_master import home
-from spothop_master.app import encrypt_with_newest, keys_in_use
+from spothop_master.first_start import encrypt_with_newest, keys_in_use
 from spothop_master.keys import KeyFileError, Keys
 from spothop_master.settings import MasterSettings
 from spothop_master.store import installation, sealing

@@ -1,4 +1,4 @@
-"""What the routes need, made once by `app.create_app` and found at ``app.state.services``."""
+"""What the routes need, made once by `wiring.make_services` and found at ``app.state.services``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.old_database import NOW, fill, release_1
 from spothop_master import home, program, rekeying
-from spothop_master.app import encrypt_with_newest, keys_in_use, open_keys
+from spothop_master.first_start import encrypt_with_newest, keys_in_use, open_keys
 from spothop_master.keys import KeyFileError, Keys
 from spothop_master.settings import MasterSettings
 from spothop_master.store.db import Database

@@ -13,7 +13,8 @@ from fakes.http_master import HttpMaster
 from fakes.old_database import NOW, fill
 from spothop.jobspec import JobSpec
 from spothop_master import program, rekeying
-from spothop_master.app import create_app, encrypt_with_newest
+from spothop_master.app import create_app
+from spothop_master.first_start import encrypt_with_newest
 from spothop_master.home import HomeError, prepare
 from spothop_master.keys import KeyFileError, Keys, key_id
 from spothop_master.settings import MasterSettings

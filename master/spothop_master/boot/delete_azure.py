@@ -36,7 +36,7 @@ def main() -> None:
     for pause in PAUSES:
         try:
             told = f"delete: Azure answers {delete()} to the request to delete this VM"
-        except Exception as error:
+        except Exception as error:  # nobody else gives this VM back: try on, whatever it was
             told = f"delete: this VM is not deleted: {error!r}"
         else:
             pause = 0

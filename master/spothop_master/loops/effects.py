@@ -260,7 +260,7 @@ class Effects:
             self.chaos.reach("after_apply")
         except leases.StaleLease as error:
             log.warning("%s; what was found out is dropped", error)
-        except Exception:
+        except Exception:  # a result that cannot be written: the others are, and the listing tells
             self._unknown(effect)
 
     def _give_back(self, effect: Effect) -> None:

@@ -143,23 +143,7 @@ class Supervisor:
         self._troubled: set[str] = set()
         """Jobs of which the last pass failed: they come last, and no other job waits for them."""
         self._began = False
-        self._effects = Effects(
-            db=db,
-            clouds=clouds,
-            clock=clock,
-            chaos=self._chaos,
-            executor_of=lambda cloud: (
-                executor
-                or threads(
-                    cloud, settings.calls_at_once(cloud, watcher.limits(cloud).calls_at_once)
-                )
-            ),
-            growth=lambda: limits_of(settings).growth(self._rng.random()),
-            done=lambda job_id: self._on_change([job_id]),
-            repeat_after_s=repeat_after_s,
-            sleep=sleep,
-            script=lambda config: script_of(db, config, self._booting),
-        )
+        self._effects = self._make_effects(executor, repeat_after_s, sleep)
         self._observed = Observed(
             watcher=watcher,
             heartbeats=heartbeats,
@@ -174,6 +158,33 @@ class Supervisor:
         db.on_closed(lambda clouds: self._effects.closed())
         watcher.subscribe(
             listed=self._on_listing, offered=self._on_offers, throttled=self._on_throttled
+        )
+
+    def _make_effects(
+        self,
+        executor: Executor | None,
+        repeat_after_s: Sequence[float],
+        sleep: Callable[[float], None],
+    ) -> Effects:
+        """They call this loop back; without `executor` each cloud has threads of its own."""
+
+        def executor_of(cloud: str) -> Executor:
+            if executor is not None:
+                return executor
+            at_once = self._watcher.limits(cloud).calls_at_once
+            return threads(cloud, self._settings.calls_at_once(cloud, at_once))
+
+        return Effects(
+            db=self._db,
+            clouds=self._clouds,
+            clock=self._clock,
+            chaos=self._chaos,
+            executor_of=executor_of,
+            growth=lambda: limits_of(self._settings).growth(self._rng.random()),
+            done=lambda job_id: self._on_change([job_id]),
+            repeat_after_s=repeat_after_s,
+            sleep=sleep,
+            script=lambda config: script_of(self._db, config, self._booting),
         )
 
     # -- what happened; called in any thread -----------------------------------------------------
