@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from spothop.wire import Assignment, StorageSpec
+from spothop.wire import Assignment, StorageSpec, spec_at
 from spothop_agent.outbox import Entry as Accepted
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class CheckpointStore:
 
     def fetch_data(self, url: str, target: Path) -> int:
         """Copy a tree of the user's data; the number of files. It may be called again."""
-        from spothop.checkpoints import fetch_tree, spec_at
+        from spothop.checkpoints import fetch_tree
 
         return len(fetch_tree(spec_at(self._specs, url), target))
 

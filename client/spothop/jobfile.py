@@ -272,16 +272,16 @@ def _hint(names: list[int | str]) -> str:
     return "`spothop schema` prints what is allowed here"
 
 
-_OPTIONS = "checkpoint.storage.options"
+_OPTIONS = re.compile(r"checkpoint\.storage(?:\[\d+\])?\.options")
 
 
 def _shown(field: str, value: object) -> str:
     """The value of `field` for people: never what may be a secret of a storage."""
     if field.partition(".")[0] == "env":
         return _short(value)  # the variables of the script are shown with the job
-    if field == _OPTIONS:
+    if _OPTIONS.fullmatch(field):
         return ""  # it is no mapping: anything may stand there
-    if field.startswith(_OPTIONS):
+    if _OPTIONS.match(field):
         return _short(value)  # masked by its name already (`jobspec`)
     if storageoptions.looks_secret(field.rpartition(".")[2]):
         return _short(storageoptions.MASK)

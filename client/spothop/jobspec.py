@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -25,11 +24,19 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from spothop import storageoptions
 from spothop.durations import PATTERN, format_duration
 from spothop.jobfields import Duration, Section, Size, Text, checked_text, duration, refuse
 from spothop.jobresources import PoolChoice, ResourcesSpec
-from spothop.wire import Alarm, StorageSpec
+from spothop.jobstorage import (
+    ACCEPTED,
+    URL,
+    StorageOrUrl,
+    StorageSection,
+    StorageUrl,
+    checked_url,
+    no_secret_in,
+)
+from spothop.wire import Alarm
 
 MAX_TEXT_BYTES = 100_000
 """Of a script, and of one variable with its name: Linux starts no program with an argument or
@@ -39,8 +46,6 @@ MAX_ENV_BYTES = 500_000
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_ACCEPTED: dict[str, Any] = {"accepted": True}
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s]+", re.ASCII)
 
 
 def _hang_after(value: object) -> object:
@@ -110,84 +115,14 @@ def _env_value(value: object) -> object:
     return value
 
 
-def _url(text: str) -> str:
-    hint = "write one such as s3://bucket/path or file:///path"
-    if not _URL.fullmatch(text):
-        raise refuse("is not a storage URL", hint)
-    try:
-        path = storageoptions.split_url(text).path
-    except ValueError as error:  # such as brackets around what is no IPv6 address
-        raise refuse(f"is not a storage URL: {error}", hint) from None
-    if "\0" in unquote(path):
-        raise refuse("is not a storage URL: %00 is a NUL character", hint)
-    return text
-
-
-def _no_secret_in(url: str, info: ValidationInfo) -> str:
-    """A URL is shown everywhere, so that nothing secret may stand in it."""
-    if info.context is _ACCEPTED:
-        return url
-    parts = urlsplit(url)
-    if parts.password:
-        hint = "credentials go into checkpoint.storage.options, which stay secret"
-        raise refuse("holds a password", hint)
-    if parts.scheme in {"http", "https"} and parts.username is not None:
-        raise refuse("holds a user name", "leave it out; it would be shown with the job")
-    if parts.scheme != "file" and parts.query:
-        hint = "leave it out; a signature goes into checkpoint.storage.options, as sas_key"
-        raise refuse("holds a query", hint)
-    return url
-
-
-def _option(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (int, float)) else value
-
-
-def _options(options: object, url: str | None) -> object:
-    """Each name and value that `url` does not take is a problem of its own."""
-    if not isinstance(options, Mapping):
-        raise refuse("should be keys and values", "for example options: {endpoint: https://...}")
-    found = {str(name): _option(value) for name, value in options.items()}
-    problems = (
-        [
-            InitErrorDetails(
-                type=refuse(fact, hint),
-                loc=(name,),
-                input=_shown_option(name, found[name]),
-            )
-            for name, fact, hint in storageoptions.refusals(url, found)
-        ]
-        if url is not None
-        else []
-    )  # without a URL there is a problem already
-    if problems:
-        raise ValidationError.from_exception_data("options", problems)
-    return found
-
-
-def _shown_option(name: str, value: object) -> str:
-    """A misspelled name is shown its value where the one that was meant would be."""
-    meant = storageoptions.nearest(name, storageoptions.ALL) or name
-    return storageoptions.shown(meant, value) if isinstance(value, str) else storageoptions.MASK
-
-
-def _storage(value: object, info: ValidationInfo) -> object:
-    """A plain URL is one without options; what is wrong with it is told of the key itself."""
-    return (
-        {"url": _no_secret_in(_url(checked_text(value)), info)} if isinstance(value, str) else value
-    )
-
-
 def _source(text: str, info: ValidationInfo) -> str:
     if text.startswith("job:") and not text.startswith("job://"):
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", text[len("job:") :]):
             raise refuse("names no job", "write job: and the job's id, such as job:mnist-3f2a")
         return text
-    if not _URL.fullmatch(text):
+    if not URL.fullmatch(text):
         raise refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
-    return _no_secret_in(_url(text), info)
+    return no_secret_in(checked_url(text), info)
 
 
 def inside(text: str) -> str:
@@ -199,7 +134,6 @@ def inside(text: str) -> str:
 
 
 Script = Annotated[Text, AfterValidator(_script)]
-StorageUrl = Annotated[Text, AfterValidator(_url), AfterValidator(_no_secret_in)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), AfterValidator(checked_text)]
 HangAfter = Annotated[
@@ -218,54 +152,6 @@ HangAfter = Annotated[
 DataFolder = Annotated[Text, AfterValidator(inside)]
 
 # --- the model ----------------------------------------------------------------------------------
-
-
-class StorageSection(Section):
-    """A storage whose address or credentials a VM does not have by itself."""
-
-    url: StorageUrl = Field(examples=["s3://bucket/path"], description="where checkpoints go")
-    options: dict[str, str] = Field(
-        default_factory=dict, description="options of obstore, such as endpoint; secrets stay so"
-    )
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _known_options(cls, options: object, info: ValidationInfo) -> object:
-        accepted = info.context is _ACCEPTED  # by its own release; and the secrets may be masked
-        return _options(options, None if accepted else info.data.get("url"))
-
-    def spec(self) -> StorageSpec:
-        return StorageSpec(url=self.url, options=self.options)
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        return self.spec().__repr_args__()
-
-
-def _as_written(storage: StorageSection) -> str | dict[str, Any]:
-    return {"url": storage.url, "options": storage.options} if storage.options else storage.url
-
-
-StorageOrUrl = Annotated[
-    StorageSection,
-    BeforeValidator(_storage),
-    PlainSerializer(_as_written),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {
-                        "url": {"type": "string"},
-                        "options": {"type": "object", "additionalProperties": {"type": "string"}},
-                    },
-                    "required": ["url"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
 
 
 def _include(pattern: str) -> str:
@@ -332,7 +218,9 @@ CodeOrPath = Annotated[
 
 class CheckpointSpec(Section):
     storage: StorageOrUrl | None = Field(
-        None, description="where checkpoints go, a URL or {url, options}; default: master's"
+        None,
+        description="where checkpoints go, a URL or {url, options}, or a list of these, the first"
+        " of which holds the chain; default: master's",
     )
     init_from: Annotated[Text, AfterValidator(_source)] | None = Field(
         None, description="an input checkpoint: a URL, or job:<id> for that job's newest one"
@@ -428,7 +316,7 @@ class AlarmsSpec(Section):
     @field_validator("webhook")
     @classmethod
     def _an_address(cls, url: str, info: ValidationInfo) -> str:
-        accepted = info.context is _ACCEPTED  # it may be masked
+        accepted = info.context is ACCEPTED  # it may be masked
         if url and not accepted and not re.fullmatch(r"https?://[^\s/?#@]+(?:[/?][^\s]*)?", url):
             raise refuse(
                 "is no address of a webhook", "write https://host/path, without a password"
@@ -507,7 +395,7 @@ class JobSpec(Section):
     def of_accepted(cls, mapping: Mapping[str, Any]) -> JobSpec:
         """A job that was accepted, perhaps by an earlier version, goes on: what may not stand in a
         URL any more is a reason to refuse a new job, not to leave the VMs of this one alone."""
-        return cls.model_validate(mapping, context=_ACCEPTED)
+        return cls.model_validate(mapping, context=ACCEPTED)
 
 
 SECTIONS: Mapping[str, type[Section]] = {

@@ -197,11 +197,10 @@ def masked_spec(spec: Mapping[str, Any], *, env_values: bool = False) -> dict[st
     everybody sees the names; with `env_values` also what does not look like a secret."""
     checkpoint = dict(spec.get("checkpoint") or {})
     storage = checkpoint.get("storage")
-    if isinstance(storage, Mapping):
-        url, options = without_password(storage["url"]), masked(storage.get("options") or {})
-        checkpoint["storage"] = {**storage, "url": url, "options": options}
+    if isinstance(storage, (list, tuple)):
+        checkpoint["storage"] = [_masked_storage(each) for each in storage]
     elif storage:
-        checkpoint["storage"] = without_password(storage)
+        checkpoint["storage"] = _masked_storage(storage)
     if source := checkpoint.get("init_from"):
         checkpoint["init_from"] = without_password(source)
     data = {folder: without_password(url) for folder, url in (spec.get("data") or {}).items()}
@@ -211,6 +210,15 @@ def masked_spec(spec: Mapping[str, Any], *, env_values: bool = False) -> dict[st
         hidden = {key: MASK for key in ("webhook", "secret") if alarms.get(key)}
         spec = {**spec, "alarms": {**alarms, **hidden}}
     return {**spec, **({"checkpoint": checkpoint} if checkpoint else {}), "data": data}
+
+
+def _masked_storage(storage: Any) -> Any:
+    if not isinstance(storage, Mapping):
+        return without_password(storage)
+    found = {**storage, "url": without_password(storage["url"])}
+    if options := storage.get("options"):
+        found["options"] = masked(options)
+    return found
 
 
 def _of_env(name: str, value: Any, shown: bool) -> str:

@@ -111,6 +111,25 @@ def test_another_users_job_is_read_by_nobody_else(master: HttpMaster, tmp_path: 
         refused(master, token, checkpoint={"storage": f"{sets}/ann/jobs/{own}/x"})
 
 
+def test_each_storage_of_a_list_is_looked_at(master: HttpMaster, tmp_path: Path) -> None:
+    ann, eve = master.user("ann"), master.user("eve")
+    sets = (tmp_path / "sets").as_uri()
+    places = [{"url": f"{sets}/first", "cloud": "local"}, f"{sets}/near"]
+    job = master.submit(token=ann, checkpoint={"storage": places})["id"]
+    shown = master.get(f"/api/v1/jobs/{job}", token=ann).json()
+    assert [each["url"] for each in (shown["storage"], *shown["other_storages"])] == [
+        *(f"{sets}/first", f"{sets}/near")
+    ]
+    for name in ("first", "near"):
+        refused(master, eve, data={"d": f"{sets}/{name}/jobs"})
+        refused(master, eve, data={"d": f"{sets}/{name}"})
+    outside = (tmp_path / "other").as_uri()
+    answer = refused(master, ann, checkpoint={"storage": [f"{sets}/mine", outside]})
+    assert answer.startswith("checkpoint.storage[1]: ")
+    inside = f"{sets}/near/jobs/{job}/data"
+    refused(master, ann, checkpoint={"storage": [f"{sets}/mine", inside]})
+
+
 def test_a_link_in_a_jobs_folder_is_no_storage(master: HttpMaster, tmp_path: Path) -> None:
     """It leads to a fine folder now, and to any other one when the VM is made."""
     eve = master.user("eve")

@@ -23,12 +23,11 @@ from spothop.checkpoints import (
     prune,
     restore,
     restore_from_job,
-    spec_at,
     upload,
 )
 from spothop.checkpoints import keys as layout
 from spothop.storage import FolderStore, StorageError, StorageUnavailable, StorageUnsupported
-from spothop.wire import SaveKind, StorageSpec
+from spothop.wire import SaveKind, StorageSpec, spec_at
 from support.examples import examples
 
 JOB = "j1"

@@ -96,3 +96,19 @@ def test_a_storage_that_hangs_is_not_waited_for() -> None:
     with pytest.raises(ApiError, match="too many"):  # threads that hang are bounded
         check(probes, options={})
     never.set()
+
+
+def test_each_storage_of_a_list_is_tried_out_and_named() -> None:
+    asked: list[str] = []
+
+    def third_fails(spec: StorageSpec) -> None:
+        asked.append(spec.url)
+        if "three" in spec.url:
+            raise StorageDenied("no")
+
+    places = ["s3://one/x", {"url": "s3://two/x", "options": KEYS}, "s3://three/x"]
+    spec = jobfile.parse({"name": "a", "run": "x", "checkpoint": {"storage": places}})
+    with pytest.raises(ApiError) as caught:
+        check_storage(spec, ("local",), Probes(third_fails), default_url="file:///nowhere")
+    assert caught.value.problem.field == "checkpoint.storage[2]"
+    assert asked == ["s3://one/x", "s3://two/x", "s3://three/x"]

@@ -26,7 +26,7 @@ from spothop.checkpoints.journal import Journal
 from spothop.checkpoints.near import Candidate, Choice, Place, by_nearness
 from spothop.checkpoints.prune import prune, to_prune
 from spothop.checkpoints.restore import Restored, restore
-from spothop.checkpoints.stores import Stores, spec_at
+from spothop.checkpoints.stores import Stores
 from spothop.checkpoints.transfer import (
     download_outputs,
     fetch_tree,
@@ -57,7 +57,6 @@ __all__ = [
     "prune",
     "restore",
     "restore_from_job",
-    "spec_at",
     "to_prune",
     "upload",
     "upload_outputs",

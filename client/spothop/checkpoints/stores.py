@@ -7,8 +7,9 @@ Rules:
    nothing until an entry there names it.
 2. An entry says where its data lies, by URL. So whoever reads needs no list: a store that was taken
    off the list of a later job is still read from, and what it holds is deleted there.
-3. Which options open a URL is decided here: those of the list's store with this very URL; else
-   those of the first one of the same provider; else none, and the machine's own credentials.
+3. Which options open a URL is decided by `spothop.wire.spec_at`: those of the list's store with
+   this very URL; else those of the first one of the same provider; else none, and the machine's
+   own credentials.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from spothop.storage import ObjectStore, StorageBadUrl, StorageUnavailable, open_store
-from spothop.storageoptions import provider_of
-from spothop.wire import StorageSpec
+from spothop.wire import StorageSpec, spec_at
 
 
 class Stores:
@@ -53,13 +53,3 @@ class Stores:
             raise StorageUnavailable(error.message, hint="mount it, or put it back") from error
         with self._lock:
             return self._open.setdefault(url, store)
-
-
-def spec_at(specs: Sequence[StorageSpec], url: str) -> StorageSpec:
-    """How to open `url` beside these stores: with the options of the one that has this URL, else of
-    the first one of its provider."""
-    for spec in specs:
-        if spec.url == url:
-            return spec
-    same = [spec for spec in specs if provider_of(spec.url) == provider_of(url)]
-    return StorageSpec(url=url, options=same[0].options if same else {})

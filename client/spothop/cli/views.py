@@ -313,7 +313,7 @@ def _fact_rows(job: JobDetail, now: datetime) -> list[tuple[str, str]]:
         ("useful", f"{duration(job.useful_s)} in steps that count"),
         ("lost", lost(job)),
         ("cost", cost(job)),
-        ("storage", job.storage.url),
+        ("storage", ", ".join(each.url for each in (job.storage, *job.other_storages))),
         ("logs", f"{size(job.log_bytes)} kept"),
         ("submitted", f"{age(job.submitted_at, now=now)} ago"),
     ]

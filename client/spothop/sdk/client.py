@@ -560,6 +560,7 @@ class Client:
 
         found = self.job(job)
         storage = found.storage.without_masked()
+        others = [each.without_masked() for each in found.other_storages]
         own = spec.checkpoint.storage if spec is not None else None
         if own is not None:
             if own.url != storage.url:
@@ -567,8 +568,8 @@ class Client:
                     f"job {found.id!r} has its checkpoints in {storage.url}, not in {own.url}",
                     "give the job file that it was submitted with",
                 )
-            storage = own.spec()
-        return downloads.fetch(storage, found.id, to or Path(found.id))
+            storage, others = own.spec(), [each.spec() for each in own.others]
+        return downloads.fetch(storage, found.id, to or Path(found.id), others=others)
 
 
 def _newest_attempt(job: JobDetail) -> int:

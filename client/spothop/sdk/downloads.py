@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,8 +29,12 @@ class Downloaded:
     """One message per newer checkpoint that was damaged."""
 
 
-def fetch(storage: StorageSpec, job: str, to: Path) -> Downloaded:
+def fetch(
+    storage: StorageSpec, job: str, to: Path, *, others: Sequence[StorageSpec] = ()
+) -> Downloaded:
     """Fetch into the directory `to`: a new or empty one, or that of an earlier download.
+
+    `storage` holds the chain and the outputs, `others` may hold the data of checkpoints.
 
     Raises `ClientError` for any other, when there is nothing, and when there is no access.
     """
@@ -40,7 +45,7 @@ def fetch(storage: StorageSpec, job: str, to: Path) -> Downloaded:
             f"cannot download into {str(to)!r}: {error.strerror}", "give --to another directory"
         ) from None
     try:
-        restored = restore_from_job(storage, job, to)
+        restored = restore_from_job(storage, job, to, others=others)
         outputs = download_outputs(open_store(storage, create=False), job, to / OUTPUTS)
     except StorageError as error:
         _disclaim(to)

@@ -72,6 +72,7 @@ from spothop.wire.common import (
     Text,
     Whole,
     plain_text,
+    spec_at,
 )
 from spothop.wire.lifecycle import (
     JOB_ACTIVE,
@@ -280,4 +281,5 @@ __all__ = [
     "agree",
     "plain_text",
     "speaks",
+    "spec_at",
 ]

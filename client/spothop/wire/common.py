@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
@@ -138,11 +138,21 @@ class StorageSpec(Strict):
 
     def at(self, url: str) -> StorageSpec:
         """Another URL with the options of this one, where they are of the same provider."""
-        same = storageoptions.provider_of(url) == storageoptions.provider_of(self.url)
-        return StorageSpec(url=url, options=self.options if same else {})
+        return spec_at([self], url)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         return [("url", self.url), ("options", storageoptions.masked(self.options))]
+
+
+def spec_at(specs: Sequence[StorageSpec], url: str) -> StorageSpec:
+    """How to open `url` beside these stores: with the options of the one that has this URL, else of
+    the first one of its provider, else with none."""
+    for spec in specs:
+        if spec.url == url:
+            return spec
+    provider = storageoptions.provider_of(url)
+    same = [spec for spec in specs if storageoptions.provider_of(spec.url) == provider]
+    return StorageSpec(url=url, options=same[0].options if same else {})
 
 
 class Insurance(Strict):

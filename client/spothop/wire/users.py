@@ -474,6 +474,8 @@ class JobPage(BaseModel):
 
 class JobDetail(JobView):
     spec: dict[str, Any]
+    other_storages: list[StorageSpec] = Field(default_factory=list)
+    """Beside `storage`, which holds the chain: where the data of checkpoints may lie."""
     attempts: list[AttemptView]
     vms: list[VmView]
     ends_at: datetime | None = None

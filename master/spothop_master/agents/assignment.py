@@ -10,13 +10,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from spothop import storageoptions
-from spothop.jobspec import JobSpec, StorageSection
-from spothop.wire import OLDEST_PROTOCOL, Assignment, InitFrom, StorageSpec
+from spothop.jobspec import JobSpec
+from spothop.jobstorage import StorageSection
+from spothop.wire import OLDEST_PROTOCOL, Assignment, InitFrom, spec_at
 from spothop_master.agents import insurance
 from spothop_master.store import attempts
 from spothop_master.store.jobs import spec_of, whole_spec_of
 from spothop_master.store.schema import Attempt, Job, VmRow
 from spothop_master.store.statistics import Statistics
+from spothop_master.store.vms import pool_of
 
 
 def build(
@@ -26,7 +28,7 @@ def build(
     `sealing.Unreadable`."""
     job = session.get_one(Job, attempt.job_id)
     spec = whole_spec_of(session, job)
-    storage = spec.checkpoint.storage
+    storage, pool = spec.checkpoint.storage, pool_of(vm)
     if storage is None:
         raise ValueError(f"job {job.id!r} was submitted without storage; submit it again")
     return Assignment(
@@ -39,9 +41,10 @@ def build(
         env=dict(spec.env),
         data=dict(spec.data),
         storage=storage.spec(),
-        init_from=_init_from(
-            spec.checkpoint.init_from, storage.spec(), partial(_whole_storage, session)
-        ),
+        stores=[each.placed() for each in storage.all()] if storage.others else None,
+        cloud=pool.cloud if storage.others else "",
+        region=pool.region if storage.others else "",
+        init_from=_init_from(spec.checkpoint.init_from, storage, partial(_whole_storage, session)),
         keep=spec.checkpoint.keep,
         log_max=spec.logs.max,
         hang_after_s=_hang_after_s(spec),
@@ -56,18 +59,19 @@ def build(
 
 
 def folders(session: Session, job: Job) -> tuple[list[str], list[str]]:
-    """Of the master's machine: those that the job reads, and that in which it keeps what is its
-    own. Nothing where its storage is none of `file://`."""
+    """Of the master's machine: those that the job reads, and those in which it keeps what is its
+    own. Nothing where its storages are none of `file://`."""
     spec = spec_of(job)
     storage = spec.checkpoint.storage
     if storage is None:
         return [], []
-    began = _init_from(spec.checkpoint.init_from, storage.spec(), partial(_shown_storage, session))
+    began = _init_from(spec.checkpoint.init_from, storage, partial(_shown_storage, session))
     reads = [storageoptions.folder_of(url) for url in spec.data.values()]
     if began is not None:
-        reads.append(_below(began.storage.url, began.job))
-    own = _below(storage.spec().url, job.id)
-    return [path for path in reads if path], [own] if own else []
+        sources = [began.storage, *(began.others or ())]
+        reads += [_below(source.url, began.job) for source in sources]
+    own = [_below(each.url, job.id) for each in storage.all()]
+    return [path for path in reads if path], [path for path in own if path]
 
 
 def _below(url: str, job: str | None) -> str | None:
@@ -104,18 +108,19 @@ def _shown_storage(session: Session, job_id: str) -> StorageSection | None:
 
 
 def _init_from(
-    source: str | None, own: StorageSpec, storage_of: Callable[[str], StorageSection | None]
+    source: str | None, own: StorageSection, storage_of: Callable[[str], StorageSection | None]
 ) -> InitFrom | None:
     """`job:<id>` is the newest checkpoint in that job's own storage; anything else is a URL, read
-    with the options of the job's `own` storage."""
+    with the options of the job's `own` storage, of several that of its provider."""
     if source is None:
         return None
     if not source.startswith("job:"):
-        return InitFrom(storage=own.at(source))
+        return InitFrom(storage=spec_at([each.spec() for each in own.all()], source))
     other = source.removeprefix("job:")
     storage = storage_of(other)
     if storage is None:
         raise ValueError(
             f"checkpoint.init_from: no job {source!r}; `spothop jobs --all` lists them"
         )
-    return InitFrom(storage=storage.spec(), job=other)
+    others = [each.spec() for each in storage.others] or None
+    return InitFrom(storage=storage.spec(), job=other, others=others)

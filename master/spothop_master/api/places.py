@@ -8,6 +8,7 @@ what a script does by itself: users who do not trust each other need credentials
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from spothop import storageoptions
 from spothop.jobspec import JobSpec
+from spothop.wire import StorageSpec
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings
@@ -88,9 +90,8 @@ def check_places(
     session: Session, user: Principal, spec: JobSpec, settings: MasterSettings
 ) -> None:
     """Raises ApiError for the first place that this user's job may not name."""
-    given = spec.checkpoint.storage
-    if given is not None:
-        field, url = "checkpoint.storage", given.spec().url
+    for field, storage in storages(spec):
+        url = storage.url
         place = Place.of(url)
         _check_root(field, url, place, settings)
         for each in (place, Place.as_written(url)):
@@ -100,6 +101,14 @@ def check_places(
         place = Place.of(url)
         _check_root(field, url, place, settings)
         _check_read(session, user, field, url, place, settings)
+
+
+def storages(spec: JobSpec) -> Iterator[tuple[str, StorageSpec]]:
+    """Those that the job file names, each with its field; the first holds the chain."""
+    given = spec.checkpoint.storage
+    for at, each in enumerate(given.all() if given is not None else ()):
+        number = f"[{at}]" if given is not None and given.others else ""
+        yield f"checkpoint.storage{number}", each.spec()
 
 
 def inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -172,9 +181,15 @@ def _storages_of_others(session: Session, user: Principal) -> set[str]:
     storage = Job.spec["checkpoint"]["storage"]
     found: set[str] = set()
     for column in (storage, storage["url"]):
-        text = column.as_string()
-        asked = select(text).where(Job.owner_id != user.user_id, text.is_not(None)).distinct()
-        found.update(url for url in session.scalars(asked) if url and not url.startswith("{"))
+        column_text = column.as_string()
+        others = (Job.owner_id != user.user_id, column_text.is_not(None))
+        asked = select(column_text).where(*others).distinct()
+        for text in session.scalars(asked):
+            if text and text.startswith("["):
+                items = json.loads(text)
+                found.update(each if isinstance(each, str) else each["url"] for each in items)
+            elif text and not text.startswith("{"):
+                found.add(text)
     return found
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import StorageSpec
-from spothop_master.api.places import inputs
+from spothop_master.api import places
 from spothop_master.probes import Probes, ProbeTimeout
 from spothop_master.problems import ApiError
 
@@ -40,18 +40,20 @@ def check_storage(
     that does not exist. Inputs may be there later: of those only what the URL itself says counts.
     To try one out makes its folder: without `try_out` nothing is sent or made.
     """
-    for field, source in inputs(spec):
+    for field, source in places.inputs(spec):
         _check(field, source, INPUT_SCHEMES)
     given = spec.checkpoint.storage
-    storage = given.spec() if given is not None else StorageSpec(url=default_url)
-    _check(FIELD, storage.url, SCHEMES)
+    named = list(places.storages(spec)) or [(FIELD, StorageSpec(url=default_url))]
+    for field, storage in named:
+        _check(field, storage.url, SCHEMES)
     if not try_out or (given is None and urlsplit(default_url).scheme == "file"):
         return  # tried out when the master started
     wanted = {choice.cloud for choice in spec.resources.choices()} or {None}
     same_sight = wanted <= {"local"} or set(clouds) == {"local"}
-    if same_sight or urlsplit(storage.url).scheme != "file":
-        ours = same_sight or bool(storageoptions.CREDENTIALS & storage.options.keys())
-        _try(storage, probes, certain=ours)
+    for field, storage in named:
+        if same_sight or urlsplit(storage.url).scheme != "file":
+            ours = same_sight or bool(storageoptions.CREDENTIALS & storage.options.keys())
+            _try(field, storage, probes, certain=ours)
 
 
 def _check(field: str, url: str, schemes: Collection[str]) -> None:
@@ -70,7 +72,7 @@ def _check(field: str, url: str, schemes: Collection[str]) -> None:
         raise _refusal(field, error.message, error.hint) from None
 
 
-def _try(spec: StorageSpec, probes: Probes, *, certain: bool) -> None:
+def _try(field: str, spec: StorageSpec, probes: Probes, *, certain: bool) -> None:
     """`certain`: a VM would find the same."""
     from spothop.storage import StorageBadUrl, StorageError, StorageUnsupported
 
@@ -79,11 +81,11 @@ def _try(spec: StorageSpec, probes: Probes, *, certain: bool) -> None:
     except ProbeTimeout as error:
         if certain:
             fact = f"{spec.url!r} cannot be used: {error}"
-            raise _refusal(FIELD, fact, f"check the address, and {_AGAIN}") from None
+            raise _refusal(field, fact, f"check the address, and {_AGAIN}") from None
     except StorageError as error:
         if certain or isinstance(error, (StorageBadUrl, StorageUnsupported)):
             hint = f"{error.hint}; {_AGAIN}" if error.retryable else error.hint
-            raise _refusal(FIELD, error.message, hint) from None
+            raise _refusal(field, error.message, hint) from None
 
 
 def _refusal(field: str, fact: str, hint: str) -> ApiError:

@@ -69,6 +69,7 @@ def job_detail(
         cost=sums.cost,
         on_demand_cost=sums.on_demand,
         spec=_shown_spec(session, job, env_values),
+        other_storages=_storages(job, storage_url)[1:],
         ends_at=_ends_at(job, now),
         attempts=[attempt_view(attempt) for attempt in attempts],
         vms=[
@@ -211,10 +212,19 @@ def _shown_spec(session: Session, job: Job, env_values: bool) -> dict[str, Any]:
 def _storage(job: Job, default: str) -> StorageSpec:
     """As it may be shown. Read as it lies in the row: a whole `JobSpec` for each line of a list of
     jobs would cost more than the query."""
+    return _storages(job, default)[0]
+
+
+def _storages(job: Job, default: str) -> list[StorageSpec]:
     storage = (job.spec.get("checkpoint") or {}).get("storage") or default
+    items = storage if isinstance(storage, list) else [storage]
+    return [_shown_storage(each) for each in items]
+
+
+def _shown_storage(storage: str | Mapping[str, Any]) -> StorageSpec:
     if isinstance(storage, str):
         return StorageSpec(url=storageoptions.without_password(storage))
-    return StorageSpec.model_validate(storage).masked()
+    return StorageSpec(url=storage["url"], options=storage.get("options") or {}).masked()
 
 
 def _attempts(session: Session, job_id: str) -> list[Attempt]:

@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 from typing_extensions import assert_never
 
-from spothop.jobspec import JobSpec, StorageSection
+from spothop.jobspec import JobSpec
+from spothop.jobstorage import StorageSection
 from spothop.wire import JOB_ACTIVE, AttemptState, JobState, VmState, Wanted
 from spothop_master.core.facts import Match, Requirements
 from spothop_master.core.states import JobEvent
