@@ -329,6 +329,20 @@ def test_a_mistake_of_the_configuration_is_a_bad_request(
         make_cloud(**more).launch(spec(), "t")
 
 
+def test_an_image_that_a_job_may_not_have_is_that_jobs_mistake(gce: Gce, cloud: GcpCloud) -> None:
+    theirs = "projects/somebody/global/images/theirs"
+    words = f"Required 'compute.images.useReadOnly' permission for '{theirs}'"
+    gce.fail("instances.insert", 403, "forbidden", message=words, times=2)
+    with pytest.raises(BadRequest, match="image projects/somebody") as caught:
+        cloud.launch(replace(spec(), image=theirs), "t1")
+    assert caught.value.scope is Scope.POOL, "other jobs go on"
+    with pytest.raises(AuthFailed):  # the configuration's: for an admin to mend
+        cloud.launch(spec(), "t2")
+    gce.fail("instances.insert", 403, "forbidden", message="Required 'compute.instances.create'")
+    with pytest.raises(AuthFailed):
+        cloud.launch(replace(spec(), image=theirs), "t3")
+
+
 def test_the_fake_takes_nothing_that_the_api_does_not_know(gce: Gce) -> None:
     from spothop_master.clouds.gcp import requests
 

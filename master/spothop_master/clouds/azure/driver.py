@@ -139,7 +139,7 @@ class AzureCloud:
             row = self._calls.call(LAUNCH, self._config.resource_group, name, body)
         except CloudError as error:
             if error.code not in errors.TAKEN:
-                raise
+                raise _of_its_image(error, spec) from error
             row = self._made_before(name, body)
         vm = self._read(row)
         self._memory.seen(vm)
@@ -374,3 +374,12 @@ class AzureCloud:
         except CloudError as error:
             if error.code not in errors.GONE:
                 raise
+
+
+def _of_its_image(error: CloudError, spec: LaunchSpec) -> CloudError:
+    """An image that the job names and the master may not use is the job's mistake: other jobs may
+    do without it."""
+    denied = isinstance(error, AuthFailed) and error.code in errors.FORBIDDEN
+    if denied and spec.image and errors.IMAGE.search(str(error)):
+        return BadRequest(f"image {spec.image}: {error}", code=error.code)
+    return error

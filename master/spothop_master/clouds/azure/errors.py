@@ -32,8 +32,8 @@ from spothop_master.core.refusals import Scope
 Meaning = tuple[type[CloudError], Scope | None]
 """An error of ours, and its scope where it is not the usual one."""
 
-LONGEST = 500
-"""Characters of a message that are kept."""
+LONGEST = 800
+"""Characters of a message that are kept. A denial names what it is about after 400 or so."""
 
 MEANINGS: Mapping[str, Meaning] = {
     **dict.fromkeys(
@@ -107,6 +107,9 @@ GONE = frozenset({"ResourceNotFound", "NotFound", "ResourceGroupNotFound"})
 
 FORBIDDEN = frozenset({"AuthorizationFailed", "LinkedAuthorizationFailed", "403"})
 """The credentials are good, and their roles do not allow this."""
+
+IMAGE = re.compile(r"Microsoft\.Compute/(images|galleries)/", re.IGNORECASE)
+"""In the message of a denial: it is about an image."""
 
 WINDOWS_S = {"3Min": 180.0, "30Min": 1800.0}
 """Of what the compute resource provider counts; the names of its limits end so:

@@ -138,6 +138,10 @@ class GcpCloud:
         except CloudError as error:
             if error.code in errors.TAKEN:  # the first insert is forgotten, what it made is not
                 return {}
+            denied = isinstance(error, AuthFailed) and error.code in errors.FORBIDDEN
+            if denied and spec.image and errors.IMAGE.search(str(error)):
+                # The job's mistake: other jobs may do without its image.
+                raise BadRequest(f"image {spec.image}: {error}", code=error.code) from error
             raise
         refused = errors.of_operation(operation)
         if refused is not None:

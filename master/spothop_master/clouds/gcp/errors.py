@@ -80,6 +80,8 @@ request."""
 
 FORBIDDEN = frozenset({"forbidden", "insufficientPermissions"})
 """The credentials are good, and their role does not allow this."""
+IMAGE = re.compile(r"compute\.images\.|/images/")
+"""In the message of a denial: it is about an image."""
 GONE = frozenset({"notFound"})
 TAKEN = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS"})
 """There is already something of this name: in an answer, and inside an operation."""
