@@ -66,6 +66,7 @@ class _Shared:
     clouds: Mapping[str, Cloud]
     db: Database
     clock: Callable[[], datetime]
+    attention: dict[str, str]
     watcher: CloudWatcher
     heartbeats: Heartbeats
     directives: DirectiveCache
@@ -87,7 +88,7 @@ def make_services(
     shared = _shared(settings, clouds, keys, clock=clock, executor=executor)
     db, clock = shared.db, shared.clock
     elected, notifier = elected_of(settings, db, clock), notifier_of(db)
-    attention: dict[str, str] = {}
+    attention = shared.attention
     zips = AgentZips(settings.files / "agents")
     supervisor = supervisor_of(
         shared,
@@ -154,13 +155,14 @@ def _shared(
     db = Database(settings.database_url, keys)
     if clock is not None or db.single_master:
         db.clock = clock = clock or SteadyClock()
-    clock = clock or SteadyClock()
+    clock, attention = clock or SteadyClock(), dict[str, str]()
     return _Shared(
         settings=settings,
         clouds=clouds,
         db=db,
         clock=clock,
-        watcher=watcher_of(settings, clouds, clock=clock, executor=executor),
+        attention=attention,
+        watcher=watcher_of(settings, clouds, clock=clock, executor=executor, attention=attention),
         heartbeats=Heartbeats(clock()),
         directives=directive_cache(settings),
         sessions=Sessions(db),
@@ -283,6 +285,7 @@ def watcher_of(
     *,
     clock: Callable[[], datetime],
     executor: Executor | None,
+    attention: MutableMapping[str, str],
 ) -> CloudWatcher:
     """The one reader of the clouds; in threads of its own, unless `executor` is given. Raises
     BadCatalogue."""
@@ -296,6 +299,7 @@ def watcher_of(
         rng=random.Random(),  # only for jitter
         offers_every_s=settings.prices_every_s,
         catalogue=read_catalogue(settings.catalog),
+        attention=attention,
     )
 
 

@@ -244,11 +244,11 @@ def test_a_refusal_that_comes_later_is_told_by_the_listing(rig: Rig) -> None:
 
 
 @pytest.mark.needs("throttle")
-def test_a_launch_that_is_one_too_many_is_throttled_for_the_account(rig: Rig) -> None:
+def test_a_launch_that_is_one_too_many_is_throttled_where_the_cloud_counts(rig: Rig) -> None:
     rig.throttle()
     with pytest.raises(Throttled) as raised:
         rig.cloud.launch(rig.spec(rig.spot), rig.token("t1"))
-    assert (raised.value.scope, raised.value.code) == (Scope.ACCOUNT, rig.throttled)
+    assert (raised.value.scope, raised.value.code) == (rig.throttled_scope, rig.throttled)
     assert ids(rig) == []
 
 

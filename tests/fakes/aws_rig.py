@@ -24,6 +24,7 @@ from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import load
 from spothop_master.clouds.aws.driver import AwsCloud
 from spothop_master.clouds.base import OWNER_TAG, Cloud, LaunchSpec, Vm
+from spothop_master.core.refusals import Scope
 
 LIVE_TYPE = "t3.nano"
 LIVE_VMS = 40
@@ -90,6 +91,8 @@ def left_of(aws: Any) -> list[str]:
 
 class AwsRig(Named):
     """EC2 in the emulator: its time goes by as the suite says."""
+
+    throttled_scope = Scope.REGION
 
     def __init__(self, folder: Path, make_aws: Callable[[], Any]) -> None:
         super().__init__()

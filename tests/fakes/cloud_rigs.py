@@ -25,6 +25,7 @@ from spothop_master.clouds.base import (
 )
 from spothop_master.clouds.local.config import LocalConfig
 from spothop_master.clouds.local.driver import LocalCloud
+from spothop_master.core.refusals import Scope
 from support.waiting import WITHIN_S
 
 CANNOT: Mapping[str, Mapping[str, str]] = {
@@ -88,6 +89,7 @@ class Rig(Protocol):
     within_s: float
     """So long may anything take, in seconds of this machine."""
     throttled: str
+    throttled_scope: Scope = Scope.ACCOUNT
     """The provider's code for one call too many."""
 
     def token(self, name: str) -> str:
@@ -140,6 +142,7 @@ class Named:
 
     within_s: float = WITHIN_S
     throttled = "RequestLimitExceeded"
+    throttled_scope = Scope.ACCOUNT
 
     def __init__(self) -> None:
         self._run = uuid.uuid4().hex[:12]

@@ -293,6 +293,11 @@ class RegionalCloud(FakeCloud):
     region_of: Callable[[str], str] = lambda zone: f"r-{zone}"
     silent: set[str] = field(default_factory=set)
     """Regions that do not answer when they are asked for their VMs."""
+    gaps: dict[str, CloudError] = field(default_factory=dict)
+    """By region: why its listing lacks a part."""
+
+    def gap(self, region: str) -> CloudError | None:
+        return self.gaps.get(region)
 
     def regions(self) -> Sequence[str]:
         return [self.region_of(zone) for zone in self.zones]

@@ -121,6 +121,7 @@ class MasterHarness:
         self.heartbeats = Heartbeats(self.clock())
         self.directives = DirectiveCache()
         rng = random.Random(1)
+        self.attention: dict[str, str] = {}
         self.watcher = CloudWatcher(
             {"fake": self.cloud},
             OWNER,
@@ -128,8 +129,8 @@ class MasterHarness:
             clock=self.clock,
             rng=rng,
             offers_every_s=self.settings.prices_every_s,
+            attention=self.attention,
         )
-        self.attention: dict[str, str] = {}
         self.supervisor = Supervisor(
             self.db,
             {"fake": self.cloud},

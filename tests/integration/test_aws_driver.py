@@ -20,6 +20,7 @@ from spothop_master.clouds import inventory
 from spothop_master.clouds.aws.calls import AwsCalls
 from spothop_master.clouds.aws.config import AwsConfig
 from spothop_master.clouds.aws.driver import AwsCloud
+from spothop_master.clouds.aws.known import AGAIN_BASE_S
 from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
@@ -37,6 +38,7 @@ from spothop_master.clouds.base import (
     Vm,
 )
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.refusals import Scope
 
 REGION = "us-east-1"
 POOL = Pool(cloud="aws", region=REGION, zone="us-east-1a", vm="g5.xlarge")
@@ -302,6 +304,25 @@ def test_without_the_permission_to_see_spot_requests_the_listing_still_works(
     assert aws.count("DescribeSpotInstanceRequests") == 1
 
 
+def test_throttled_spot_requests_hide_no_vm(aws: Emulator, cloud: AwsCloud) -> None:
+    vm = cloud.launch(spec(), "t")
+    cloud.preempt(vm.id)
+    assert listed(cloud, vm).cause is EndCause.PREEMPTED
+    aws.script.fail("DescribeSpotInstanceRequests", "RequestLimitExceeded", times=FOR_EVER)
+    [again] = cloud.list_region(REGION, "us")
+    assert (again.id, again.cause) == (vm.id, EndCause.PREEMPTED), "what was announced stays true"
+    gap = cloud.gap(REGION)
+    assert isinstance(gap, Throttled)
+    assert gap.scope is Scope.REGION
+    asked = aws.count("DescribeSpotInstanceRequests")
+    cloud.list_region(REGION, "us")
+    assert (cloud.gap(REGION), aws.count("DescribeSpotInstanceRequests")) == (None, asked)
+    aws.script.heal()
+    aws.clock.advance(AGAIN_BASE_S)
+    cloud.list_region(REGION, "us")
+    assert (cloud.gap(REGION), aws.count("DescribeSpotInstanceRequests")) == (None, asked + 1)
+
+
 def test_a_listing_lacks_no_region(aws: Emulator, make_cloud: MakeCloud) -> None:
     cloud = make_cloud(regions=[REGION, "us-west-2"])
     west = Pool(cloud="aws", region="us-west-2", zone="us-west-2b", vm="g5.xlarge")
@@ -509,14 +530,16 @@ def test_a_region_that_is_away_hides_nothing_of_another_ones_vm(
 
 
 def test_a_session_that_expires_does_not_end_asking_for_notices(
-    cloud: AwsCloud, calls: AwsCalls
+    aws: Emulator, cloud: AwsCloud, calls: AwsCalls
 ) -> None:
     cloud.launch(spec(), "t-1")
     what = REGION, "describe_spot_instance_requests"
     cloud._calls = Failing(calls, {what: AuthFailed("expired", code="RequestExpired")})
     with pytest.raises(AuthFailed):
         cloud.list("us")
-    assert not cloud._without_status
+    cloud._calls = calls
+    cloud.list("us")
+    assert aws.count("DescribeSpotInstanceRequests") == 1, "it is asked again"
 
 
 def test_an_owner_is_no_pattern(aws: Emulator, cloud: AwsCloud) -> None:

@@ -10,8 +10,9 @@ import pytest
 from fakes.fake_cloud import FakeClock, Machine, RegionalCloud
 from fakes.master_harness import OWNER, MasterHarness
 from spothop.wire import AgentConfig, Dialect, VmState
-from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, NoCapacity
+from spothop_master.clouds.base import OWNER_TAG, LaunchSpec, NoCapacity, Throttled
 from spothop_master.core.evidence import EndCause
+from spothop_master.core.refusals import Scope
 from spothop_master.store import strays
 from spothop_master.store.schema import Stray
 
@@ -114,3 +115,45 @@ def test_the_sweep_ends_strays_elsewhere_and_keeps_what_it_knows(
     sweep(5)
     assert None not in [machine.ends_at for machine in there]
     assert harness.rows(Stray) == []
+
+
+def test_a_throttled_part_of_a_listing_hides_no_vm_and_closes_its_region_alone(
+    harness: MasterHarness, cloud: RegionalCloud
+) -> None:
+    in_both(harness, cloud)
+    cloud.gaps = {"r-a": Throttled("slow down", scope=Scope.REGION, retry_after_s=60)}
+    cloud.kill(harness.machine(job_id="job-2").id, EndCause.PREEMPTED)
+    launched = len(cloud.launches)
+    talk(harness, 10)
+    [closed] = harness.back_offs()
+    assert (closed.scope, closed.name, closed.error) == ("region", "r-a", "Throttled")
+    assert harness.attempt(job_id="job-1").state == "running"
+    assert [launch.pool.region for launch in cloud.launches[launched:]] == ["r-b"]
+
+
+def test_a_launch_that_is_accepted_opens_its_throttled_region(
+    harness: MasterHarness, cloud: RegionalCloud
+) -> None:
+    harness.training("job-1")
+    cloud.refusing = {zone: Throttled("slow down", scope=Scope.REGION) for zone in "ab"}
+    harness.submit("job-2")
+    talk(harness, 1)
+    assert [row.name for row in harness.back_offs()] == ["r-a", "r-b"]
+    cloud.refusing.clear()
+    cloud.boot_s = 1000.0  # accepted, and it does not run yet
+    talk(harness, 40)
+    assert len(harness.back_offs()) == 1, "of the region that took the launch"
+
+
+def test_a_silent_region_is_named_to_admins_until_it_answers(
+    harness: MasterHarness, cloud: RegionalCloud
+) -> None:
+    in_both(harness, cloud)
+    cloud.silent = {"r-b"}
+    talk(harness, 1)
+    assert harness.attention == {}, "one refusal is no news"
+    talk(harness, 20)
+    assert harness.attention == {"no listing of fake r-b": "r-b is away"}
+    cloud.silent = set()
+    talk(harness, 35)
+    assert harness.attention == {}

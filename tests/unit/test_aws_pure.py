@@ -62,7 +62,7 @@ def answer(code: str, status: int = 400, message: str = "words", **headers: str)
         ("MaxSpotInstanceCountExceeded", 400, QuotaExceeded, Scope.REGION),
         ("VcpuLimitExceeded", 400, QuotaExceeded, Scope.REGION),
         ("SpotMaxPriceTooLow", 400, PriceTooHigh, Scope.POOL),
-        ("RequestLimitExceeded", 503, Throttled, Scope.ACCOUNT),
+        ("RequestLimitExceeded", 503, Throttled, Scope.REGION),
         ("UnauthorizedOperation", 403, AuthFailed, Scope.ACCOUNT),
         ("ExpiredToken", 403, AuthFailed, Scope.ACCOUNT),
         ("RequestExpired", 400, AuthFailed, Scope.ACCOUNT),

@@ -33,7 +33,7 @@ from spothop_master.core.refusals import Refused, Scope
 #   |-- NoCapacity          pool      try another pool at once
 #   |-- QuotaExceeded       region    frees minutes after a termination; another region may do
 #   |-- PriceTooHigh        pool      above the job's cap
-#   |-- Throttled           account   back off
+#   |-- Throttled           account   back off; where the cloud counts by region, the region
 #   |-- Unavailable         region    the cloud's fault: back off
 #   |-- Ambiguous           pool      it may or may not have happened: resolve by token in list()
 #   |-- BadRequest          pool      ours or the user's fault: never retried
@@ -300,6 +300,16 @@ class ListsByRegion(Protocol):
 
     def list_region(self, region: str, owner: str) -> Sequence[Vm]:
         """What `Cloud.list` has of this region. Raises CloudError."""
+
+
+@runtime_checkable
+class TellsGaps(Protocol):
+    """A cloud whose listing of a region takes several questions, and tells the VMs though one of
+    the others was refused. Optional beside `ListsByRegion`."""
+
+    def gap(self, region: str) -> CloudError | None:
+        """Why the newest listing of this region lacks something that it has else; None: it has
+        all, or nobody was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)

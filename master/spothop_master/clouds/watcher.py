@@ -20,7 +20,7 @@ import logging
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -37,6 +37,7 @@ from spothop_master.clouds.base import (
     KeepsRecords,
     ListsByRegion,
     PoolInfo,
+    TellsGaps,
     Throttled,
     Vm,
 )
@@ -55,6 +56,9 @@ ADAPTER_FAULT = "its adapter failed; the master's log has the trace"
 LIST, OFFERS, RECORD = "list", "offers", "record"
 """The kinds of questions; that for a listing may be one for each region, that for a record is one
 for each VM."""
+
+SILENT = 4
+"""Listings that fail in a row: with the back-off, some ten seconds."""
 
 RECORD_EVERY = timedelta(seconds=5)
 """Between two questions about the same VM."""
@@ -114,7 +118,7 @@ class Market:
 
 @dataclass(frozen=True, kw_only=True)
 class TooFast:
-    """A listing that was throttled."""
+    """A listing that was throttled, or a part of one."""
 
     cloud: str
     region: str | None
@@ -147,14 +151,17 @@ class CloudWatcher:
         rng: random.Random,
         offers_every_s: float = 60.0,
         catalogue: Catalogue | None = None,
+        attention: MutableMapping[str, str] | None = None,
     ) -> None:
-        """`catalogue` tells what VM types have of which their cloud says nothing."""
+        """`catalogue` tells what VM types have of which their cloud says nothing; `attention` is
+        told which listings fail again and again."""
         self._clouds = clouds
         self._owner = owner
         self._executor = executor
         self._clock = clock
         self._rng = rng
         self.catalogue = catalogue if catalogue is not None else packaged()
+        self._attention = {} if attention is None else attention
         self._offers_every = timedelta(seconds=offers_every_s)
         self._on_listing: list[Callable[[frozenset[str]], None]] = []
         self._on_offers: list[Callable[[], None]] = []
@@ -387,6 +394,7 @@ class CloudWatcher:
         else:
             with self._changed:
                 asked.busy, asked.failures, asked.error, asked.next_at = False, 0, "", None
+                self._attention.pop(_silence(what, cloud), None)
                 self._changed.notify_all()
             tell()
 
@@ -404,6 +412,8 @@ class CloudWatcher:
             wait_s = max(wait_s, min(retry_after_s, LONGEST_WAIT_S))
             asked.next_at = self._clock() + timedelta(seconds=wait_s)
             asked.busy, asked.error = False, error
+            if asked.failures >= SILENT and what.startswith(LIST):
+                self._attention[_silence(what, cloud)] = error
             self._changed.notify_all()
         log.warning("cloud %s: %s: %s; again in %.1f s", cloud, what, error, wait_s)
 
@@ -425,10 +435,11 @@ class CloudWatcher:
             else:
                 vms = tuple(asked.list(self._owner))
         except Throttled as error:
-            too_fast = TooFast(cloud=cloud, region=region, error=error, asked_at=began_at)
-            for throttled in self._on_throttled:
-                throttled(too_fast)
+            self._too_fast(TooFast(cloud=cloud, region=region, error=error, asked_at=began_at))
             raise
+        gap = asked.gap(region) if region is not None and isinstance(asked, TellsGaps) else None
+        if isinstance(gap, Throttled):
+            self._too_fast(TooFast(cloud=cloud, region=region, error=gap, asked_at=began_at))
         listing = Listing(began_at=began_at, vms=vms, region=region)
         self._listings[cloud, region] = listing
         before, now = known.by_token if known else {}, listing.by_token
@@ -441,6 +452,10 @@ class CloudWatcher:
                 listed(changed)
 
         return tell
+
+    def _too_fast(self, what: TooFast) -> None:
+        for throttled in self._on_throttled:
+            throttled(what)
 
     def _shaped(self, info: PoolInfo) -> PoolInfo:
         """What the provider tells of a VM type wins over the catalogue."""
@@ -463,3 +478,8 @@ class CloudWatcher:
 
 def _list_of(region: str | None) -> str:
     return LIST if region is None else f"{LIST} of {region}"
+
+
+def _silence(what: str, cloud: str) -> str:
+    """What an admin has to look at, such as "no listing of aws us-east-1"."""
+    return f"no listing of {cloud} {what.removeprefix(LIST).removeprefix(' of ')}".rstrip()

@@ -10,8 +10,9 @@ together, and no pool stands idle for what only concerns another one. Four rules
    known grows nothing: a hundred launches under way at once are one piece of news.
 3. After it one launch is let through, and the others wait `PROBE` for what comes of it (the
    half-open state of a circuit breaker). Else every job that waits would ask in the same second.
-4. A launch that was accepted opens the account again, a VM that runs everything around it. Two of
-   three clouds accept first and refuse later, so that acceptance says nothing of capacity.
+4. A launch that was accepted opens the account again, and what was throttled around it; a VM that
+   runs opens everything around it. Two of three clouds accept first and refuse later, so that
+   acceptance says nothing of capacity.
 
 Quotas of spot and on-demand VMs are different ones, and so are those of families of VM types (a new
 AWS account has none for GPUs, and one for plain VMs): a quota closes its market and family alone.

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -32,6 +32,7 @@ from spothop_master.core.actions import Action, LaunchLost, LaunchVm, VmOver
 from spothop_master.core.decide import decide
 from spothop_master.core.due import due
 from spothop_master.core.facts import Limits, Snapshot
+from spothop_master.core.refusals import Scope
 from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply, launch_all, plain_launches
@@ -215,15 +216,19 @@ class Supervisor:
             self.wake.set()
 
     def _on_throttled(self, listing: TooFast) -> None:
-        """Launches wait with it: one account has one limit, whatever is asked for."""
+        """Launches wait with it, in the account or the region that has the limit: nobody tells
+        which of its requests it takes yet."""
         pool = Pool(cloud=listing.cloud, region=listing.region or "", zone=ANY_ZONE, vm="")
+        refused = refused_by(listing.error)
+        if listing.region is None:  # all of them were asked for at once
+            refused = replace(refused, scope=Scope.ACCOUNT)
         growth = limits_of(self._settings).growth(self._rng.random())
         try:
             with self._db.begin() as session:
                 refusals.throttled(
                     session,
                     pool,
-                    refused_by(listing.error),
+                    refused,
                     asked_at=listing.asked_at,
                     growth=growth,
                     now=self._clock(),

@@ -159,7 +159,7 @@ def taken_all(
     `NotPlain`, StaleState: then roll back, and write each by itself."""
     jobs = sorted({each.job for each in taken})
     leases.lock_all(session, jobs)
-    if refusals.of_accounts(session):
+    if refusals.any_accepting(session):
         raise NotPlain("an account refused something lately")
     connection = session.connection()
     values = [

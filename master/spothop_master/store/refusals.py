@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -146,15 +146,18 @@ def let_through(session: Session, pool: Pool, *, now: datetime) -> None:
 
 
 def accepted(session: Session, vm: VmRow) -> None:
-    """The cloud took the launch: its account works. What was refused after it was asked for is
-    newer than that."""
-    _open(session, vm, BackOffRow.scope == Scope.ACCOUNT.value, BackOffRow.error != "QuotaExceeded")
+    """The cloud took the launch: its account works, and nothing around the VM is throttled. What
+    was refused after it was asked for is newer than that."""
+    _open(session, vm, _ACCEPTING, BackOffRow.error != "QuotaExceeded")
 
 
-def of_accounts(session: Session) -> bool:
+_ACCEPTING = or_(BackOffRow.scope == Scope.ACCOUNT.value, BackOffRow.error == "Throttled")
+"""Back-offs of which a launch that was accepted has something to say."""
+
+
+def any_accepting(session: Session) -> bool:
     """There are some of which `accepted` may have something to say."""
-    query = select(BackOffRow.name).where(BackOffRow.scope == Scope.ACCOUNT.value)
-    return session.scalar(query.limit(1)) is not None
+    return session.scalar(select(BackOffRow.name).where(_ACCEPTING).limit(1)) is not None
 
 
 def gave_a_vm(session: Session, vm: VmRow) -> None:

@@ -13,6 +13,7 @@ from spothop_master.clouds.aws import errors, reading, requests
 from spothop_master.clouds.aws.calls import AwsCalls, Caller
 from spothop_master.clouds.aws.config import AwsConfig
 from spothop_master.clouds.aws.doctor import Doctor
+from spothop_master.clouds.aws.known import SpotRequests, Whereabouts
 from spothop_master.clouds.aws.offers import GRACE_S, Offers, VmType, types_of
 from spothop_master.clouds.base import (
     AuthFailed,
@@ -24,6 +25,8 @@ from spothop_master.clouds.base import (
     PoolInfo,
     PriceTooHigh,
     Remain,
+    Throttled,
+    Unavailable,
     Vm,
 )
 from spothop_master.core.evidence import EndCause
@@ -62,11 +65,10 @@ class AwsCloud:
         self._now = now
         self._offers = Offers(config, self._types, self._calls, now=now)
         self._moments = reading.Moments()
-        self._region_of: dict[str, str] = {}
+        self._whereabouts = Whereabouts(timedelta(seconds=SETTLE_S))
         """Where VMs are that were launched or listed here; others are looked for."""
+        self._spot_requests = {region: SpotRequests() for region in config.regions}
         self._images: dict[tuple[str, str], tuple[datetime, requests.Image]] = {}
-        self._without_status: set[str] = set()
-        """Regions that do not let us ask for spot requests."""
         self._lock = threading.Lock()
 
     @property
@@ -150,33 +152,40 @@ class AwsCloud:
         return [*self._config.regions]
 
     def list_region(self, region: str, owner: str) -> Sequence[Vm]:
+        """Its VMs are told though nobody answers for its spot requests: `gap` says so."""
         question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
         pages = self._calls.pages("ec2", region, "describe_instances", **question)
         rows = [row for row in reading.instances(pages) if reading.is_of(owner, row)]
-        asks = region not in self._without_status and any(map(reading.is_spot_and_alive, rows))
+        asks = any(map(reading.is_spot_and_alive, rows))
+        self._spot_requests[region].error = None
         found = self._read(rows, region, self._statuses(region, owner) if asks else {})
         with self._lock:
             listed = {vm.id for vm in found}
-            self._moments.forget(
-                vm_id
-                for vm_id, there in self._region_of.items()
-                if there == region and vm_id not in listed
-            )
+            self._moments.forget(self._whereabouts.unlisted(region, listed, now=self._now()))
         return found
 
-    def _statuses(self, region: str, owner: str) -> dict[str, reading.SpotStatus]:
+    def gap(self, region: str) -> CloudError | None:
+        """Why the newest listing of this region does not have what EC2 says of spot requests."""
+        return self._spot_requests[region].error
+
+    def _statuses(self, region: str, owner: str) -> Mapping[str, reading.SpotStatus]:
         """What spot requests say: that EC2 takes a VM is to be seen there while it still runs."""
+        known, now = self._spot_requests[region], self._now()
+        if not known.is_due(now):
+            return known.statuses
         question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
         try:
-            return reading.spot_statuses(
+            statuses = reading.spot_statuses(
                 self._calls.pages("ec2", region, "describe_spot_instance_requests", **question)
             )
-        except AuthFailed as error:
-            if error.code not in errors.FORBIDDEN:  # such as a session that has expired
-                raise
-            self._without_status.add(region)
+        except (AuthFailed, Throttled, Unavailable) as error:
+            if isinstance(error, AuthFailed) and error.code not in errors.FORBIDDEN:
+                raise  # such as a session that has expired
+            known.failed(error, now=now)
             log.warning("AWS %s: notices are not seen from outside: %s", region, error)
-            return {}
+        else:
+            known.answered(statuses)
+        return known.statuses
 
     def _read(
         self,
@@ -191,7 +200,7 @@ class AwsCloud:
                 )
                 for row in rows
             ]
-            self._region_of.update((vm.id, region) for vm in found)
+            self._whereabouts.saw((vm.id for vm in found), region)
         return found
 
     def end_cause(self, vm_id: str) -> EndCause | None:
@@ -230,7 +239,7 @@ class AwsCloud:
     def _where(self, vm_id: str) -> Sequence[str]:
         """The region of this VM, or all of them."""
         with self._lock:
-            known = self._region_of.get(vm_id)
+            known = self._whereabouts.of(vm_id)
         return [known] if known is not None else [*self._config.regions]
 
     def console(self, vm_id: str) -> str:

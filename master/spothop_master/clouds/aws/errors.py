@@ -25,6 +25,10 @@ from spothop_master.core.refusals import Scope
 Meaning = tuple[type[CloudError], Scope | None]
 """An error of ours, and its scope where it is not the usual one."""
 
+THROTTLING = "https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"
+"""Each action has a bucket of its own in each region, too; a region is the least that our back-offs
+tell apart, and one that throttles its listing is not asked for launches meanwhile."""
+
 LONGEST = 500
 """Characters of a message that are kept."""
 
@@ -71,7 +75,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "SlowDown",
             "BandwidthLimitExceeded",
         ),
-        (Throttled, None),
+        (Throttled, Scope.REGION),  # "for each AWS account on a per-Region basis", see THROTTLING
     ),
     **dict.fromkeys(
         (
