@@ -55,6 +55,28 @@ def test_credentials_that_nobody_takes_are_the_only_thing_told(
     assert "az login" in check.hint
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "subject", "hint"),
+    [
+        (409, "MissingSubscriptionRegistration", "subscription", "provider register"),
+        (404, "SubscriptionNotFound", "subscription", "correct `subscription`"),
+        (404, "ResourceGroupNotFound", "resource group", "make it"),
+        (403, "AuthorizationFailed", "resource group", "role"),
+        (429, "TooManyRequests", "Azure", "later"),
+        (503, "ServiceUnavailable", "Azure", "later"),
+        (400, "Odd", "resource group", "portal"),
+    ],
+)
+def test_each_trouble_of_the_first_question_has_its_own_way_out(
+    azure: Emulator, diagnose: Diagnose, status: int, code: str, subject: str, hint: str
+) -> None:
+    azure.fail("*", status, code)
+    [check] = diagnose().values()
+    assert (check.subject, check.verdict) == (subject, Verdict.FAILED)
+    assert hint in check.hint
+    assert code in check.fact
+
+
 def test_what_a_role_lacks_is_named(azure: Emulator, diagnose: Diagnose) -> None:
     lacking = role("master")
     lacking["Actions"].remove("Microsoft.Compute/disks/write")

@@ -486,59 +486,11 @@ def test_a_disk_that_was_left_behind_is_told_and_removed(gce: Gce, cloud: GcpClo
     assert cloud.remains("us") == []
 
 
-# --- what the project lacks -----------------------------------------------------------------------
+# --- the role of deploy/gcp -----------------------------------------------------------------------
 
 
 def role() -> frozenset[str]:
     return frozenset(yaml.safe_load(ROLE.read_text(encoding="utf-8"))["includedPermissions"])
-
-
-def test_a_project_that_is_ready_has_nothing_to_mend(gce: Gce, cloud: GcpCloud) -> None:
-    rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
-    gce.bucket = {"location": "US-CENTRAL1", "lifecycle": {"rule": [rule]}}
-    found = {check.subject: check for check in cloud.diagnose("gs://runs/jobs")}
-    assert {check.verdict for check in found.values()} == {Verdict.OK}, found
-    assert "my-project" in found["credentials"].fact
-    assert "us-central1-f" in found["us-central1: zones"].fact
-    assert found["bucket"].fact == "runs in us-central1"
-    assert gce.lives() == [], "nothing is made"
-
-
-def test_an_empty_project_is_told_what_it_lacks(gce: Gce, make_cloud: MakeCloud) -> None:
-    gce.granted = role() - {"compute.instances.create"}
-    gce.accounts = frozenset()
-    gce.regional = {"PREEMPTIBLE_CPUS": 0}
-    gce.gpus_in_all_regions = 0
-    cloud = make_cloud(
-        regions={"us-central1": {"zones": ["us-central1-x"]}, "mars-east1": {}},
-        network="other",
-        gpu_image="projects/x/global/images/family/y",
-    )
-    found = {check.subject: check for check in cloud.diagnose("s3://runs")}
-    failed = {name for name, check in found.items() if check.verdict is Verdict.FAILED}
-    assert failed == {
-        "permissions",
-        "service account of the VMs",
-        "us-central1: zones",
-        "us-central1: network",
-        "mars-east1: look at it",
-        "gpu_image",
-    }
-    assert "compute.instances.create" in found["permissions"].fact
-    assert found["quota"].fact == "0 GPUs in all regions together, 0 in use"
-    assert found["us-central1: quota"].verdict is Verdict.LOOK
-    assert found["bucket"].verdict is Verdict.LOOK
-    assert all(check.hint for check in found.values() if check.verdict is not Verdict.OK)
-
-
-def test_credentials_that_nobody_takes_end_it(gce: Gce, cloud: GcpCloud) -> None:
-    gce.tokens.clear()
-    [check] = cloud.diagnose("gs://runs")
-    assert (check.subject, check.verdict) == ("credentials", Verdict.FAILED)
-    assert "GOOGLE_APPLICATION_CREDENTIALS" in check.hint
-
-
-# --- the role of deploy/gcp -----------------------------------------------------------------------
 
 
 def everything(gce: Gce, cloud: GcpCloud) -> None:

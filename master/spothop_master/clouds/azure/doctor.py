@@ -18,7 +18,7 @@ from spothop_master.clouds.azure import prices
 from spothop_master.clouds.azure.calls import Caller, rows
 from spothop_master.clouds.azure.config import AzureConfig, RegionConfig
 from spothop_master.clouds.azure.offers import skus
-from spothop_master.clouds.base import AuthFailed, Check, CloudError
+from spothop_master.clouds.base import AuthFailed, Check, CloudError, Throttled, Unavailable
 
 COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
 NEEDED = (
@@ -56,6 +56,17 @@ _CREDENTIALS = (
 )
 
 
+_CORRECT = "correct `subscription`, or use credentials of the tenant that it is in"
+_SUBSCRIPTION: Mapping[str | None, str] = {
+    "MissingSubscriptionRegistration": f"az provider register --namespace {COMPUTE}",
+    "SubscriptionNotFound": _CORRECT,
+    "InvalidSubscriptionId": _CORRECT,
+    "DisabledSubscription": "enable it again in Azure's portal",
+    "ReadOnlyDisabledSubscription": "enable it again in Azure's portal",
+}
+"""What is wrong with it, by Azure's code, and the way out."""
+
+
 @dataclass(frozen=True)
 class Doctor:
     config: AzureConfig
@@ -68,11 +79,8 @@ class Doctor:
             path = f"{self.config.group_id}/providers/{COMPUTE}/virtualMachines"
             [*self.calls.ask("GET", path, version=COMPUTE_VERSION)]
         except CloudError as error:
-            denied = isinstance(error, AuthFailed) and error.code != "AuthorizationFailed"
-            hint = _CREDENTIALS if denied else _ROLE
-            if error.code == "ResourceGroupNotFound":
-                hint = "make it, or correct `resource_group`"
-            yield _failed("credentials" if denied else "resource group", str(error), hint)
+            subject, hint = self._trouble(error)
+            yield _failed(subject, str(error), hint)
             return
         yield _ok("resource group", f"{self.config.resource_group}, and its VMs may be listed")
         yield self._group()
@@ -83,6 +91,20 @@ class Doctor:
         for name, region in self.config.regions.items():
             yield from self._region(name, region)
         yield _storage(storage_url)
+
+    def _trouble(self, error: CloudError) -> tuple[str, str]:
+        """What the first question has found, and the way out."""
+        if error.code in _SUBSCRIPTION:
+            return "subscription", _SUBSCRIPTION[error.code]
+        if error.code == "ResourceGroupNotFound":
+            return "resource group", "make it, or correct `resource_group`"
+        if error.code == "AuthorizationFailed":
+            return "resource group", _ROLE
+        if isinstance(error, AuthFailed):
+            return "credentials", _CREDENTIALS
+        if isinstance(error, (Unavailable, Throttled)):
+            return "Azure", f"ask again later; {self.config.endpoint_url} has to be in reach"
+        return "resource group", "compare `subscription` and `resource_group` with the portal"
 
     # --- rights ---------------------------------------------------------------------------------
 

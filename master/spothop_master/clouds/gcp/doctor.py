@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from spothop.wire import Verdict
-from spothop_master.clouds.base import AuthFailed, Check, CloudError
+from spothop_master.clouds.base import AuthFailed, BadRequest, Check, CloudError
+from spothop_master.clouds.gcp import errors
 from spothop_master.clouds.gcp.calls import Caller
 from spothop_master.clouds.gcp.config import GcpConfig, RegionConfig
 
@@ -62,8 +63,8 @@ class Doctor:
             who = self.calls.who()
             found = self.calls.call("GET", project)
         except CloudError as error:
-            hint = "name a key in GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth"
-            yield _failed("credentials", str(error), f"{hint} application-default login`")
+            subject, hint = self._trouble(error)
+            yield _failed(subject, str(error), hint)
             return
         yield _ok("credentials", f"{who}, project {self.config.project}")
         yield self._permissions()
@@ -73,6 +74,20 @@ class Doctor:
             yield from self._region(name, region)
         yield from self._images()
         yield from self._bucket(storage_url)
+
+    def _trouble(self, error: CloudError) -> tuple[str, str]:
+        """What the first questions have found, and the way out."""
+        if error.code == "accessNotConfigured":
+            enable = "gcloud services enable compute.googleapis.com"
+            return "project", f"{enable} --project {self.config.project}"
+        if error.code in errors.FORBIDDEN:
+            return "project", f"is `project` right? If it is: {_ROLE}"
+        if isinstance(error, AuthFailed):
+            hint = "name a key in GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth"
+            return "credentials", f"{hint} application-default login`"
+        if isinstance(error, BadRequest):
+            return "project", "correct `project`: its id, as `gcloud projects list` shows it"
+        return "Google", "ask again later; its APIs have to be in reach"
 
     def _permissions(self) -> Check:
         subject, path = "permissions", f"/resources/{self.config.project}:testIamPermissions"
