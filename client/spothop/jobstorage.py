@@ -169,6 +169,11 @@ class StorageSection(Section):
     def spec(self) -> StorageSpec:
         return StorageSpec(url=self.url, options=self.options)
 
+    @classmethod
+    def of_setting(cls, url: str) -> StorageSection:
+        """What stands in no job file, and was accepted before."""
+        return cls.model_validate({"url": url}, context=ACCEPTED)
+
     @property
     def others(self) -> tuple[StorageSection, ...]:
         """Those of the list beside this one, which holds the chain."""

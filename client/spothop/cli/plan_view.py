@@ -10,7 +10,7 @@ from spothop.durations import duration
 from spothop.figures import size
 from spothop.jobspec import JobSpec
 from spothop.sdk.codefiles import CodeFiles, LeftOut, Rule, on_one_line
-from spothop.wire import PlanReply
+from spothop.wire import PlanReply, ReadPlan
 
 
 def code(console: Console, name: str, found: CodeFiles, packed: str = "") -> None:
@@ -73,7 +73,34 @@ def pools(console: Console, plan: PlanReply) -> None:
         print_text(console, f"* assumed: {views.ASSUMED}", indent="  ")
     views.left_alone(console, plan.pools)
     views.old_offers(console, plan.pools)
-    print_text(console, f"checkpoints go to {plan.storage}")
+    storages(console, plan)
+
+
+def storages(console: Console, plan: PlanReply) -> None:
+    """Where checkpoints go, and what it costs to read them from elsewhere."""
+    others = [store.url for store in plan.stores[1:]]
+    if others:
+        urls = ", ".join([f"{plan.storage} (the chain)", *others])
+        print_text(console, f"checkpoints go to the nearest of {urls}")
+    else:
+        print_text(console, f"checkpoints go to {plan.storage}")
+    for store in plan.stores:
+        costs: dict[str, list[str]] = {}
+        for read in store.reads:
+            if read.usd_per_gb != 0:
+                costs.setdefault(_cost(read), []).append(f"{read.cloud}/{read.region}")
+        for cost, places in costs.items():
+            more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+            told = f"a restore in {', '.join(places[:3])}{more} from {store.url}: {cost}"
+            print_text(console, told, first="  ", indent="    ")
+        for hindrance in dict.fromkeys(read.hindrance for read in store.reads if read.hindrance):
+            print_text(console, f"{store.url}: {hindrance}", first="  ", indent="    ")
+
+
+def _cost(read: ReadPlan) -> str:
+    if read.usd_per_gb is None:
+        return f"egress unknown ({read.why})"
+    return f"{read.usd_per_gb:.3g} USD a GB ({read.why})"
 
 
 def _table(console: Console, plan: PlanReply) -> None:

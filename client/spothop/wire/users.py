@@ -48,10 +48,33 @@ class PoolPlan(BaseModel):
     """Why it is left alone now, in words; empty where it is open."""
 
 
+class ReadPlan(BaseModel):
+    """Reading one storage from the VMs of one cloud and region."""
+
+    cloud: str
+    region: str
+    usd_per_gb: float | None
+    """What the cloud of the storage asks for; None: there is no figure, and `why` says so."""
+    why: str
+    hindrance: str = ""
+    """Why these VMs will be refused, in words; empty: nothing says that they will."""
+
+
+class StorePlan(BaseModel):
+    """One storage of the job; cloud and region are empty where they are not known."""
+
+    url: str
+    cloud: str = ""
+    region: str = ""
+    reads: list[ReadPlan] = Field(default_factory=list)
+
+
 class PlanReply(BaseModel):
     pools: list[PoolPlan]
     """In the order in which they will be tried; those that are left alone now come last."""
     storage: str
+    stores: list[StorePlan] = Field(default_factory=list)
+    """`storage`, which holds the chain, and the others of its list. Empty: an older master."""
 
 
 class SubmitRequest(Strict):

@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict
 
 from spothop import jobfile, storageoptions
 from spothop.jobspec import JobSpec
+from spothop.jobstorage import StorageSection
 from spothop.wire import PlanReply, Pool, PoolPlan
 from spothop_master.api import errors
 from spothop_master.api.deps import Reader, ServicesDep
 from spothop_master.api.places import check_places
+from spothop_master.api.plan_storage import store_plans
 from spothop_master.api.resources import check_gpus, no_pool
 from spothop_master.api.storage import check_storage
 from spothop_master.core import placement
@@ -56,7 +58,9 @@ def post_plan(request: PlanRequest, services: ServicesDep, user: Reader) -> Plan
     pools = [_pool_plan(offered[pool], known[pool], closed.get(pool)) for pool in tried]
     storage = spec.checkpoint.storage
     url = storage.url if storage else services.settings.storage_url
-    return PlanReply(pools=pools, storage=storageoptions.without_password(url))
+    shown = storageoptions.without_password(url)
+    section = storage or StorageSection.of_setting(shown)
+    return PlanReply(pools=pools, storage=shown, stores=store_plans(section, tried))
 
 
 def checked_spec(mapping: Mapping[str, Any]) -> JobSpec:
