@@ -42,6 +42,8 @@ class Attempt:
     def __init__(self, context: Context, process: TrainingProcess, rng: random.Random) -> None:
         self._context = context
         context.paths.make()
+        if context.assignment.setup_cache is not None:
+            context.paths.share_work(context.agent_paths.work)
         link_client(context.agent_paths.lib, Path(spothop.__file__).parent)
         state, assignment = context.state, context.assignment
         self._env = environment(
@@ -142,6 +144,12 @@ class Attempt:
         return asked or (self._backups is not None and self._backups.waiting > 0)
 
     @property
+    def _saving(self) -> bool:
+        """Something is asked for, or on its way; from any thread."""
+        waiting = self._backups is not None and self._backups.waiting > 0
+        return waiting or self._saves.pending is not None
+
+    @property
     def has_made_its_last_save(self) -> bool:
         """The one before the deadline: what is trained after it is lost."""
         return self._saves.asked_late and not self.saves_for_notice
@@ -227,6 +235,8 @@ class Attempt:
         self._backups, self._trainer = backups, trainer
         self._stopping.begin(trainer)
         failures = (self._stopping.failure(), backups.resume.failure())
+        keeping = self._context.errands()
+        keeping.start("setup_cache", self._preparation.setup_cache.keep(lambda: self._saving))
         lasting = (backups.run(), self._tick(), self._measure_use(), *failures)
         tasks = [asyncio.create_task(work) for work in lasting]
         end = asyncio.create_task(self._to_the_end(backups, trainer))
@@ -236,6 +246,7 @@ class Attempt:
         finally:
             await cancel_all([*tasks, end])
             await self._stopping.cancel()
+            await keeping.cancel()
             await backups.resume.cancel()
             trainer.pipes.close()
 
@@ -266,6 +277,8 @@ class Attempt:
         trainer.pipes.drain()
         await backups.drain()
         await backups.resume.close()
+        if self._reporting.succeeds(ended):
+            await self._preparation.setup_cache.clear()
         await self._reporting.exited(ended, step=self._saves.step)
         self._context.state_file.set(phase=Phase.EXITED)
 

@@ -17,6 +17,7 @@ from spothop_agent.outbox import Entry as Accepted
 if TYPE_CHECKING:
     from spothop.checkpoints import Chain, Entry, FileRecord, Outline, Stores
     from spothop.storage import ObjectStore
+    from spothop_agent.environment.shelf import Shelf
     from spothop_agent.near_stores import NearStores
 
 OnProgress = Callable[[int, int], None]
@@ -105,6 +106,14 @@ class CheckpointStore:
         from spothop.checkpoints import Chain
 
         return Chain(self._store, self._assignment.job, since=self._since)
+
+    @cached_property
+    def environments(self) -> Shelf:
+        """What `setup:` made on earlier VMs of the job."""
+        from spothop.checkpoints.keys import job_prefix
+        from spothop_agent.environment.shelf import Shelf
+
+        return Shelf(self._store, job_prefix(self._assignment.job))
 
     def fetch_data(self, url: str, target: Path) -> int:
         """Copy a tree of the user's data; the number of files. It may be called again."""

@@ -2,7 +2,8 @@
 
 <agent dir>/state.json, spool/, reserve, lib/spothop -> the client package
 <agent dir>/boot.log, boot.told   what was before the agent, and that the log of an attempt has it
-<agent dir>/attempts/<n>/work/    the job's directory
+<agent dir>/attempts/<n>/work/    the job's directory, or a link to
+<agent dir>/work/                 it, where what `setup:` makes is kept (`environment`)
 <agent dir>/attempts/<n>/run/     $SPOTHOP_RUN_DIR: pipes, outbox, exit.json
 <agent dir>/attempts/<n>/log      output of setup and of the process
 """
@@ -25,7 +26,17 @@ class AttemptPaths:
 
     @property
     def work(self) -> Path:
-        return self.root / "work"
+        """The job's directory."""
+        place = self.root / "work"
+        return Path(os.path.realpath(place)) if place.is_symlink() else place
+
+    def share_work(self, place: Path) -> None:
+        """Let the job's directory lie at `place` (absolute), which is the same for all attempts:
+        what `setup:` makes may hold the path that it was made at."""
+        link = self.root / "work"
+        if not os.path.lexists(link):
+            self.root.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(place)
 
     @property
     def run(self) -> Path:
@@ -99,6 +110,11 @@ class AgentPaths:
     @property
     def lib(self) -> Path:
         return self.root / "lib"
+
+    @property
+    def work(self) -> Path:
+        """Of whichever attempt shares it (`AttemptPaths.share_work`)."""
+        return self.root / "work"
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.root / "attempts" / str(number))

@@ -13,8 +13,10 @@ import errno
 import json
 import logging
 import random
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from spothop.storage.errors import StorageDenied, StorageError
@@ -22,6 +24,7 @@ from spothop.training.resume import stamp
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
 from spothop_agent import bundle, process_tree
 from spothop_agent.context import Context
+from spothop_agent.environment.keeping import SetupCacheOfAttempt
 from spothop_agent.master_link import LinkError, MasterAway, backoff_s
 from spothop_agent.paths import write_atomic
 from spothop_agent.resume import Note
@@ -86,6 +89,7 @@ class Preparation:
         self._context = context
         self._env = env
         self._rng = rng
+        self.setup_cache = SetupCacheOfAttempt(context, env)
         self.may_fence = asyncio.Event()
         if context.state.may_fence:
             self.may_fence.set()
@@ -129,6 +133,8 @@ class Preparation:
 
     async def _bundle(self) -> None:
         assignment, paths = self._context.assignment, self._context.paths
+        if assignment.setup_cache is not None:  # another attempt's may lie there
+            await self._context.threads.disk(_remove, paths.work)
         if not paths.work.exists():
             archive = paths.root / "bundle.tar.gz"
             await self._fetch_bundle()
@@ -160,6 +166,13 @@ class Preparation:
         if not script.strip():
             return
         self._end_setup()  # one that an earlier agent has left running
+        if await self.setup_cache.restore():
+            return
+        began = self._context.now()
+        await self._run_setup(script)
+        await self.setup_cache.look(self._context.now() - began)
+
+    async def _run_setup(self, script: str) -> None:
         begins = self._log_size()
         with open(self._context.paths.log, "ab") as log:  # noqa: ASYNC230  a local disk
             process = await asyncio.create_subprocess_exec(
@@ -278,3 +291,8 @@ class Preparation:
         self._context.state_file.set(
             phase=Phase.RESTORED, restored_n=found.n, restored_step=found.step
         )
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)

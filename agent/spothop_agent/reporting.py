@@ -51,6 +51,14 @@ class Reporting:
         message = f"ended before the training process started: {reason}"
         self._context.report(ExitedReport(stopped=True, message=message), key="exited")
 
+    def succeeds(self, ended: Exit) -> bool:
+        """No other attempt will be made: as the master decides it (I8)."""
+        state = self._context.state
+        if ended.code != 0 or state.given_up or state.fenced_by is not None:
+            return False
+        taken = state.stop is not None or state.notice is not None
+        return self._context.paths.done.exists() or not taken
+
     async def exited(self, ended: Exit, *, step: int | None) -> None:
         """The process is over and its backups are worked off: outputs, log, exit."""
         lost = await self._upload_outputs()

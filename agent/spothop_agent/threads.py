@@ -9,11 +9,17 @@ own; they are started only when they are needed.
 - `disk`: walking, measuring, unpacking and deleting here. Few: one disk does not get faster.
 - `storage`: calls to the store. Many: one that hangs keeps its thread until the HTTP client gives
   up (two minutes), long after it was given up here and tried again.
+- `idle`: one, of the lowest priority, for work that nobody waits for. It is a thread that does
+  nothing else, because it may not raise its priority again (setpriority(2); on Linux each thread
+  has its own).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DISK, STORAGE = 4, 64
+LOWEST = 19
 
 
 class Threads:
@@ -31,6 +38,7 @@ class Threads:
     def __init__(self) -> None:
         self._disk = ThreadPoolExecutor(DISK, "spothop-disk")
         self._storage = ThreadPoolExecutor(STORAGE, "spothop-storage")
+        self._idle = ThreadPoolExecutor(1, "spothop-idle", initializer=_yield_to_all)
 
     async def disk(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -39,3 +47,12 @@ class Threads:
     async def storage(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._storage, partial(function, *args, **kwargs))
+
+    async def idle(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._idle, partial(function, *args, **kwargs))
+
+
+def _yield_to_all() -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import (
@@ -55,6 +56,14 @@ def checked_text(text: str) -> str:
             "holds half of a surrogate pair, which is no character",
             "write the character itself, or as \\U and its eight digits",
         )
+    return text
+
+
+def inside(text: str) -> str:
+    """A relative path that stays below where it starts."""
+    path = PurePosixPath(text)
+    if not text or path.is_absolute() or ".." in path.parts or str(path) == ".":
+        raise refuse("is not a folder name", "use a relative path without .., such as train")
     return text
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,8 +24,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from spothop.durations import PATTERN, format_duration
-from spothop.jobfields import Duration, Section, Size, Text, checked_text, duration, refuse
+from spothop.jobfields import Duration, Section, Size, Text, checked_text, duration, inside, refuse
 from spothop.jobresources import PoolChoice, ResourcesSpec
+from spothop.jobsetup import SetupCacheOrOff, SetupCacheSection
 from spothop.jobstorage import (
     ACCEPTED,
     URL,
@@ -123,14 +123,6 @@ def _source(text: str, info: ValidationInfo) -> str:
     if not URL.fullmatch(text):
         raise refuse("is neither a URL nor a job", "write s3://bucket/path or job:<id>")
     return no_secret_in(checked_url(text), info)
-
-
-def inside(text: str) -> str:
-    """A relative path that stays below where it starts."""
-    path = PurePosixPath(text)
-    if not text or path.is_absolute() or ".." in path.parts or str(path) == ".":
-        raise refuse("is not a folder name", "use a relative path without .., such as train")
-    return text
 
 
 Script = Annotated[Text, AfterValidator(_script)]
@@ -337,6 +329,13 @@ class JobSpec(Section):
         examples=["."],
     )
     setup: Script = Field("", description="shell script before `run`, such as pip install")
+    setup_cache: SetupCacheOrOff = Field(
+        None,
+        validate_default=False,
+        description="folders that hold all that setup makes: kept in storage, and unpacked by the"
+        " job's next VMs in place of running setup; or off, the default",
+        examples=["[.venv]"],
+    )
     run: Annotated[Script, AfterValidator(_not_blank)] = Field(
         description="shell script that trains", examples=["python train.py"]
     )
@@ -381,6 +380,15 @@ class JobSpec(Section):
         examples=["2h"],
     )
 
+    @field_validator("setup_cache")
+    @classmethod
+    def _of_a_setup(
+        cls, cache: SetupCacheSection | None, info: ValidationInfo
+    ) -> SetupCacheSection | None:
+        if cache is not None and not info.data.get("setup", "x").strip():
+            raise refuse("means nothing without setup", "leave it out, or write setup")
+        return cache
+
     def as_mapping(self) -> dict[str, Any]:
         """The JSON form that `parse` reads back to an equal spec."""
         return self.model_dump(mode="json")
@@ -401,6 +409,7 @@ class JobSpec(Section):
 SECTIONS: Mapping[str, type[Section]] = {
     "": JobSpec,
     "code": CodeSection,
+    "setup_cache": SetupCacheSection,
     "checkpoint": CheckpointSpec,
     "checkpoint.storage": StorageSection,
     "resources": ResourcesSpec,

@@ -279,7 +279,8 @@ class Machine:
         if "payload_kb" in more:
             options += f" --payload-kb {more.pop('payload_kb')}"
         files = {"train.py": COUNTER.read_text(encoding="utf-8"), "steps.py": STEPS}
-        return self.submit(f"python train.py {options}", files=files, **more)
+        before = more.pop("run_before", "")
+        return self.submit(f"{before}python train.py {options}", files=files, **more)
 
     def job(self, job: str) -> JobDetail:
         return self.client.job(job)

@@ -439,3 +439,46 @@ def test_of_very_many_problems_the_first_are_told_soon() -> None:
         jobfile.parse(mapping)
     assert [problem.field for problem in error.value.problems] == [f"key{n}" for n in range(20)]
     assert str(error.value).endswith("there may be more")
+
+
+@pytest.mark.parametrize(
+    ("written", "folders", "most"),
+    [
+        ("off", None, None),
+        (False, None, None),  # as YAML reads off
+        ([".venv"], (".venv",), 20 * 10**9),
+        (["a/b/", "c"], ("a/b", "c"), 20 * 10**9),
+        ({"folders": [".venv"], "max": "2GB"}, (".venv",), 2 * 10**9),
+    ],
+)
+def test_setup_cache_is_off_or_names_folders(
+    written: object, folders: tuple[str, ...] | None, most: int | None
+) -> None:
+    spec = jobfile.parse(minimal(setup="make", setup_cache=written))
+    cache = spec.setup_cache
+    assert (cache and cache.folders, cache and cache.max) == (folders, most)
+    assert jobfile.parse(spec.as_mapping()) == spec
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "fact"),
+    [
+        ("on", "setup_cache", "is neither off nor a list of folders"),
+        (["../x"], "setup_cache.folders[0]", "is not a folder name"),
+        (["/opt"], "setup_cache.folders[0]", "is not a folder name"),
+        (["."], "setup_cache.folders[0]", "is not a folder name"),
+        (["data/x"], "setup_cache.folders[0]", "is not made by setup"),
+        (["a", "a"], "setup_cache.folders", "names a twice"),
+        (["a/b", "a"], "setup_cache.folders", "names a/b, which lies in a"),
+        ({"folders": ["a"], "max": "1KB"}, "setup_cache.max", "greater than or equal"),
+        ({"folder": ["a"]}, "setup_cache.folder", "unknown key"),
+    ],
+)
+def test_what_setup_cache_cannot_be_is_refused(written: object, field: str, fact: str) -> None:
+    refused = problems(minimal(setup="make", setup_cache=written))
+    assert fact in refused[field].fact
+    assert refused[field].hint
+
+
+def test_setup_cache_needs_a_setup() -> None:
+    assert problems(minimal(setup_cache=["a"]))["setup_cache"].fact == "means nothing without setup"

@@ -3,6 +3,7 @@
 chain/<n>.json                               one entry; n has 8 digits
 data/<step>-<attempt>-<kind>/<id>/<path>     what entries name; <id> for each save
 outputs/<attempt>/<path>                     what the job leaves to its user
+env/                                         what `setup:` made (`spothop_agent.environment.shelf`)
 """
 
 from __future__ import annotations

@@ -54,7 +54,11 @@ def code_json(found: CodeFiles) -> dict[str, object]:
 
 
 def limits(console: Console, spec: JobSpec) -> None:
-    """When it ends by itself."""
+    """When it ends by itself, and what of it is kept for its next VMs."""
+    if spec.setup_cache is not None:
+        names, most = ", ".join(spec.setup_cache.folders), size(spec.setup_cache.max)
+        text = f"setup runs on its first VM; the next ones unpack {names}, up to {most}"
+        print_text(console, f"{text} (setup_cache)")
     if spec.max_duration is not None:
         told = duration(spec.max_duration.total_seconds())
         print_text(console, f"it may take {told} (max_duration); then it saves and fails")

@@ -51,6 +51,7 @@ from spothop.wire.assignment import (
     InitFrom,
     PlacedStorage,
     PolicyParams,
+    SetupCache,
 )
 from spothop.wire.common import (
     ANY_ZONE,
@@ -255,6 +256,7 @@ __all__ = [
     "SaveKind",
     "SaveRequestedReport",
     "Seconds",
+    "SetupCache",
     "StartedReport",
     "StepsReport",
     "StopDirective",

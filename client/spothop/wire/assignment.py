@@ -49,6 +49,17 @@ class InitFrom(Extended):
     """Of that job, beside the one that holds its chain; None: none."""
 
 
+class SetupCache(Strict):
+    """What of the result of `setup:` is kept in storage for the job's next VMs."""
+
+    folders: tuple[str, ...] = Field(min_length=1)
+    """Below the job's directory."""
+    max_bytes: int = Field(ge=0)
+    """Of all files in them; what is larger is not kept."""
+    image: str = ""
+    """What the VM booted, where the job names it."""
+
+
 class Assignment(Extended):
     """One attempt of one job, for one VM; which may have been started before its master was
     replaced, with an older agent."""
@@ -56,6 +67,7 @@ class Assignment(Extended):
     NEWER = (
         *("log_max", "hang_after_s", "hangs", "unprotected_after_s", "ends_in_s", "wants_use"),
         *("stores", "cloud", "region"),
+        "setup_cache",
     )
 
     job: str
@@ -65,6 +77,8 @@ class Assignment(Extended):
     """SHA-256 of the code bundle (a tar.gz), fetched from `/agent/v1/bundles/<sha256>`."""
     setup: str = ""
     """A shell script; its failure is the user's."""
+    setup_cache: SetupCache | None = None
+    """None: `setup:` runs on every VM."""
     run: str
     env: dict[str, str] = Field(default_factory=dict)
     data: dict[str, str] = Field(default_factory=dict)
@@ -104,4 +118,5 @@ class Assignment(Extended):
             return self
         began = self.init_from and self.init_from.model_copy(update={"others": None})
         several = {"stores": None, "cloud": "", "region": "", "init_from": began}
-        return self.model_copy(update={"ends_in_s": None, "wants_use": False, **several})
+        later = {"ends_in_s": None, "wants_use": False, "setup_cache": None}
+        return self.model_copy(update={**later, **several})

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.jobstorage import StorageSection
-from spothop.wire import OLDEST_PROTOCOL, Assignment, InitFrom, spec_at
+from spothop.wire import OLDEST_PROTOCOL, Assignment, InitFrom, SetupCache, spec_at
 from spothop_master.agents import insurance
 from spothop_master.store import attempts
 from spothop_master.store.jobs import spec_of, whole_spec_of
@@ -37,6 +37,7 @@ def build(
         attempt=attempt.number,
         bundle=job.bundle,
         setup=spec.setup,
+        setup_cache=_setup_cache(spec),
         run=spec.run,
         env=dict(spec.env),
         data=dict(spec.data),
@@ -78,6 +79,13 @@ def _below(url: str, job: str | None) -> str | None:
     """The job's folder in a storage, or the whole of it."""
     folder = storageoptions.folder_of(url)
     return f"{folder}/jobs/{job}" if folder is not None and job is not None else folder
+
+
+def _setup_cache(spec: JobSpec) -> SetupCache | None:
+    cache = spec.setup_cache
+    if cache is None:
+        return None
+    return SetupCache(folders=cache.folders, max_bytes=cache.max, image=spec.image or "")
 
 
 def _hang_after_s(spec: JobSpec) -> float | None:
