@@ -30,6 +30,17 @@ def test_the_master_that_supervises_is_killed_and_the_other_one_goes_on(tmp_path
         masters.gone(job)
 
 
+def test_a_job_trains_through_a_preemption_on_postgresql(tmp_path: Path) -> None:
+    with Masters(tmp_path / "machine", count=1) as masters:
+        job = masters.counter(20, endless=1)
+        masters.reaches(job, 10)
+        masters.client.preempt(job)
+        ended = masters.ends(job)
+        assert [a.reason for a in ended.attempts] == ["preempted", "succeeded"]
+        check_result(masters, job, tmp_path)
+        masters.gone(job)
+
+
 @pytest.mark.thorough
 def test_a_master_that_is_stopped_and_goes_on_does_no_harm(tmp_path: Path) -> None:
     """For longer than its leases, and longer than silence of a VM is borne. It also holds the
