@@ -15,7 +15,7 @@ import httpx
 
 from fakes.fake_cloud import FakeClock, FakeCloud
 from fakes.master_harness import Inline
-from spothop.wire import SPEAKS, speaks
+from spothop.wire import SPEAKS, Problem, speaks
 from spothop_master.app import create_app
 from spothop_master.clouds.base import Cloud
 from spothop_master.security import Role
@@ -224,3 +224,13 @@ class HttpAgent:
     def post_log(self, data: bytes, *, offset: int, attempt: int = 1) -> httpx.Response:
         params = {"attempt": attempt, "offset": offset}
         return self.master.post("/agent/v1/logs", params=params, content=data, token=self.session)
+
+
+def problem(answer: Any, status: int, error: str) -> Problem:
+    """Every error says the fact, and nearly every one the way out."""
+    assert answer.status_code == status, answer.text
+    found = Problem.model_validate(answer.json())
+    assert found.error == error, answer.text
+    assert found.message
+    assert found.hint
+    return found

@@ -304,6 +304,10 @@ class MasterHarness:
     def vm(self, vm_id: str) -> VmRow:
         return self.rows(VmRow, VmRow.id == vm_id)[0]
 
+    def all_over(self) -> bool:
+        """By our rows and by the cloud."""
+        return all(vm.state == "terminated" for vm in self.vms()) and not self.cloud.alive()
+
     def vms(self) -> list[VmRow]:
         return sorted(self.rows(VmRow), key=lambda vm: (vm.requested_at, vm.id))
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,19 +16,18 @@ from fakes.azure import Emulator
 from fakes.azure.group import GROUP_ID
 from fakes.azure.retail import meters
 from fakes.azure.schema import Wrong, check
-from fakes.azure.server import IDENTITY, Refusal, subnet
-from fakes.azure_rig import DEPLOY, cloud_of
-from spothop.wire import ANY_ZONE, AgentConfig, Dialect, Pool
+from fakes.azure.server import IDENTITY, subnet
+from fakes.azure_driver import D2, ON_DEMAND, POOL, cloud_at, listed, running, spec
+from fakes.azure_rig import cloud_of
+from spothop.wire import ANY_ZONE, Dialect, Pool
 from spothop_master.clouds import inventory
 from spothop_master.clouds.azure.config import AzureConfig
 from spothop_master.clouds.azure.driver import AzureCloud
 from spothop_master.clouds.base import (
     OWNER_TAG,
     Ambiguous,
-    AuthFailed,
     BadRequest,
     CloudVmState,
-    LaunchSpec,
     NoCapacity,
     QuotaExceeded,
     TellsConsole,
@@ -40,45 +40,17 @@ from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import Scope
 from support.ports import free_port
 
-D2 = "Standard_D2s_v5"
-POOL = Pool(cloud="azure", region="eastus", zone="eastus-1", vm=D2)
-ON_DEMAND = POOL.model_copy(update={"spot": False})
 MakeCloud = Callable[..., AzureCloud]
 
 
 @pytest.fixture
 def make_cloud(azure: Emulator) -> MakeCloud:
-    def make(**more: Any) -> AzureCloud:
-        config = azure.config(vm_types={D2: {"price": 1.0}}, **more)
-        return cloud_of(azure, AzureConfig.model_validate(config))
-
-    return make
+    return partial(cloud_at, azure)
 
 
 @pytest.fixture
 def cloud(make_cloud: MakeCloud) -> AzureCloud:
     return make_cloud()
-
-
-def spec(pool: Pool = POOL, **more: Any) -> LaunchSpec:
-    user_data = AgentConfig(
-        master="http://m", token="j", vm="vm-1", dialect=Dialect.AZURE, directory="/x"
-    )
-    tags = {OWNER_TAG: "us", "spothop-vm": "vm-1"}
-    return LaunchSpec(pool=pool, user_data=user_data, script="#!/bin/sh\n", tags=tags, **more)
-
-
-def listed(cloud: AzureCloud, vm: Vm) -> Vm:
-    [found] = [each for each in cloud.list("us") if each.id == vm.id]
-    return found
-
-
-def running(azure: Emulator, cloud: AzureCloud, token: str = "t1", pool: Pool = POOL) -> Vm:
-    vm = cloud.launch(spec(pool), token)
-    azure.clock.advance(azure.group.boot_s)
-    found = listed(cloud, vm)
-    assert found.state is CloudVmState.RUNNING
-    return found
 
 
 # --- what is sent -------------------------------------------------------------------------------
@@ -577,62 +549,3 @@ def test_what_no_vm_has_is_found_by_the_tag_and_removed(azure: Emulator, cloud: 
         cloud.remove(remain)
     assert cloud.remains("us") == []
     assert len(azure.group.left()) == 4 + 3, f"{vm.id} keeps what it has, and so do others"
-
-
-# --- rights -------------------------------------------------------------------------------------
-
-
-def roles(*names: str) -> list[dict[str, Any]]:
-    return [json.loads((DEPLOY / f"{name}.json").read_text("utf-8")) for name in names]
-
-
-def test_the_roles_of_deploy_allow_all_that_the_driver_does(
-    azure: Emulator, cloud: AzureCloud
-) -> None:
-    azure.roles = {"none": roles("master", "reader")}
-    vm = running(azure, cloud)
-    assert cloud.pools()
-    assert cloud.console(vm.id) == ""
-    cloud.preempt(vm.id)
-    azure.clock.advance(60)
-    assert listed(cloud, vm).cause is EndCause.PREEMPTED
-    assert cloud.remains("us") == []
-    cloud.terminate(cloud.launch(spec(ON_DEMAND), "t2").id)
-    asked = {call.what for call in azure.calls}
-    assert {"GET values", "GET skus", "POST virtualMachines/simulateEviction"} <= asked
-
-
-@pytest.mark.parametrize("role", ["master", "vm", "reader"])
-def test_no_role_of_deploy_allows_more_than_it_says(role: str) -> None:
-    [found] = roles(role)
-    assert not any("*" in action for action in found["Actions"])
-    [scope] = found["AssignableScopes"]
-    assert scope.endswith("RESOURCE_GROUP") is (role != "reader")
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        "Microsoft.Compute/virtualMachines/write",
-        "Microsoft.Network/virtualNetworks/subnets/join/action",
-        "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
-        "Microsoft.Network/publicIPAddresses/write",
-    ],
-)
-def test_a_role_that_lacks_an_action_says_which(
-    azure: Emulator, cloud: AzureCloud, action: str
-) -> None:
-    [role] = roles("master")
-    role["Actions"] = [each for each in role["Actions"] if each != action]
-    azure.roles = {"none": [role]}
-    with pytest.raises(AuthFailed, match=action):
-        cloud.launch(spec(), "t1")
-    assert azure.group.left() == []
-
-
-def test_the_role_of_a_vm_lets_it_delete_and_do_nothing_else(azure: Emulator) -> None:
-    azure.roles = {"vm": roles("vm")}
-    azure.require("vm", "Microsoft.Compute/virtualMachines/delete")
-    for action in ("Microsoft.Compute/virtualMachines/write", "Microsoft.Compute/disks/read"):
-        with pytest.raises(Refusal):
-            azure.require("vm", action)

@@ -8,29 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from fakes.fake_cloud import AmbiguousAfter
 from fakes.master_harness import MasterHarness
 from spothop.wire import (
     AssignDirective,
     AtRiskReport,
     FenceDirective,
     InsuranceDirective,
-    ReleaseDirective,
     SaveKind,
     StopDirective,
-    Wanted,
 )
 from spothop_master.agents import protocol
 from spothop_master.clouds.base import (
-    BadRequest,
-    CloudError,
-    LaunchSpec,
-    NoCapacity,
     Unavailable,
-    Vm,
 )
-from spothop_master.store import job_views, jobs
-from spothop_master.store.schema import Job
 
 pytestmark = pytest.mark.databases(gate=True)
 
@@ -45,10 +35,6 @@ def harness(tmp_path: Path) -> Iterator[MasterHarness]:
 def states(harness: MasterHarness) -> tuple[str, str, str]:
     newest = harness.attempt()
     return harness.job().state, newest.state, harness.vm(newest.leader.vm_id).state
-
-
-def all_over(harness: MasterHarness) -> bool:
-    return all(vm.state == "terminated" for vm in harness.vms()) and not harness.cloud.alive()
 
 
 def test_a_cloud_on_this_machine_is_told_the_jobs_folders(harness: MasterHarness) -> None:
@@ -94,7 +80,7 @@ def test_a_job_runs_from_submit_to_success(harness: MasterHarness) -> None:
     assert (job.state, job.ended_at) == ("succeeded", harness.clock())
     assert states(harness)[1:] == ("ended", "terminating")
     harness.settle(3)
-    assert all_over(harness)
+    assert harness.all_over()
     assert harness.vms()[0].reason == "released"
 
 
@@ -342,7 +328,7 @@ def test_user_failures_try_again_on_the_same_vm_until_the_budget_is_spent(
     assert harness.job().state == "failed"
     assert "4 failures of the script in a row; `retries.user` is 3" in harness.job().reason
     harness.settle(3)
-    assert all_over(harness)
+    assert harness.all_over()
     assert len(harness.cloud.launches) == 1
 
 
@@ -381,7 +367,7 @@ def test_exit_0_after_a_notice_with_done_is_success_and_stops_the_replacement(
     agent.exit(0, done=True)
     harness.settle(4)
     assert harness.job().state == "succeeded"
-    assert all_over(harness)
+    assert harness.all_over()
 
 
 def test_uncommitted_backups_are_no_success(harness: MasterHarness) -> None:
@@ -390,242 +376,6 @@ def test_uncommitted_backups_are_no_success(harness: MasterHarness) -> None:
     harness.look()
     assert harness.attempt(1).reason == "infrastructure"
     assert harness.job().state == "queued"
-
-
-@pytest.mark.parametrize("wanted", ["cancelled", "paused"])
-@pytest.mark.parametrize("moment", ["queued", "allocating", "preparing", "running", "draining"])
-def test_stopping_in_every_state(harness: MasterHarness, moment: str, wanted: str) -> None:
-    agent = None
-    if moment in ("running", "draining"):
-        agent = harness.training()
-    else:
-        harness.submit()
-        if moment != "queued":
-            harness.look()
-        if moment == "preparing":
-            harness.settle(3)
-            agent = harness.join()
-    if moment == "draining" and agent is not None:
-        agent.notice()
-        harness.look()
-    assert harness.job().state == moment
-    harness.want(wanted)
-    harness.look()
-    if agent is not None:
-        stop = next(d for d in agent.obey() if isinstance(d, StopDirective))
-        assert (stop.reason, stop.save) == (wanted, True)
-    harness.settle(8)
-    assert harness.job().state == wanted
-    assert all_over(harness)
-
-
-def test_a_stop_that_is_not_obeyed_ends_with_the_vm(harness: MasterHarness) -> None:
-    agent = harness.training()
-    harness.want("cancelled", at_once=True)
-    harness.look()
-    for _ in range(int(harness.settings.stop_timeout_s) + 4):
-        assert [told.save for told in agent.report() if isinstance(told, StopDirective)] in (
-            [False],
-            [],
-        )
-        harness.tick()
-    assert harness.job().state == "cancelled"
-    assert all_over(harness)
-    assert agent.report() == [ReleaseDirective()]
-
-
-def test_a_paused_job_resumes_from_its_newest_checkpoint(harness: MasterHarness) -> None:
-    agent = harness.training()
-    agent.save()
-    harness.want("paused")
-    harness.look()
-    agent.obey()
-    harness.settle(4)
-    harness.want("running")
-    harness.settle(4)
-    next_one = harness.join()
-    next_one.prepare()
-    assert next_one.step == 10
-    assert (next_one.attempt, harness.attempt(1).reason) == (2, "paused")
-
-
-def test_a_cancel_saves_the_newest_state_first(harness: MasterHarness) -> None:
-    agent = harness.training()
-    harness.want("cancelled")
-    harness.look()
-    agent.obey()
-    harness.settle(4)
-    assert (harness.job().state, harness.chains["job-1"].newest()) == ("cancelled", 10)
-    assert all_over(harness)
-
-
-def test_a_pause_takes_no_time_from_the_job(harness: MasterHarness) -> None:
-    harness.submit(max_duration="1m")
-    harness.want("paused")
-    harness.look()
-    since = harness.clock()
-    assert (harness.job().state, harness.job().paused_at) == ("paused", since)
-    harness.settle(100)
-    harness.want("running")
-    harness.look()
-    assert (harness.job().paused_at, harness.job().paused_s) == (None, 100.0)
-    with harness.db.read() as session:
-        detail = job_views.job_detail(
-            session, session.get_one(Job, "job-1"), now=harness.clock(), storage_url=""
-        )
-    assert detail.ends_at == detail.submitted_at + timedelta(seconds=160)
-    harness.settle(50)
-    agent = harness.join()
-    assert agent.assignment.ends_in_s == pytest.approx(10.0)
-    harness.settle(11)
-    assert harness.job().wanted == "running"
-    assert "max_duration" in harness.events("stop")[-1].text
-    assert agent.obey() == [StopDirective(attempt=1, reason="cancelled", save=True)]
-    harness.settle(4)
-    assert harness.job().state == "failed"
-
-
-def test_a_pause_says_who_and_why(harness: MasterHarness) -> None:
-    harness.training()
-    with harness.db.begin() as session:
-        jobs.want(session, "job-1", Wanted.PAUSED, now=harness.clock(), why="paused by ann: prices")
-    harness.look()
-    assert "paused by ann: prices" in harness.events("stop")[-1].text
-
-
-def test_max_duration_fails_the_job(harness: MasterHarness) -> None:
-    harness.submit(max_duration="30s")
-    harness.settle(31)
-    assert harness.job().state == "failed"
-    assert "max_duration" in harness.job().reason
-    harness.settle(5)
-    assert all_over(harness)
-
-
-def test_a_refusal_of_a_drivers_own_kind_is_written_down_too(harness: MasterHarness) -> None:
-    class Weekend(CloudError):
-        """Known to one driver only."""
-
-    harness.submit()
-    harness.cloud.refusing["a"] = Weekend("closed")
-    harness.look()
-    harness.tick()
-    assert [row.error for row in harness.refusals()] == ["CloudError"]
-    assert len(harness.cloud.launches) == 2, "the next zone is tried"
-
-
-def test_a_driver_that_raises_what_nobody_expected_gives_the_lease_back(
-    harness: MasterHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Else the launch would count as under way for ever: leases are renewed."""
-
-    class Broken:
-        def launch(self, spec: LaunchSpec, token: str) -> Vm:
-            raise ZeroDivisionError("a bug in a driver")
-
-    harness.submit()
-    harness.watcher.ask_offers()
-    launch = harness.cloud.launch
-    harness.cloud.launch = Broken().launch  # type: ignore[method-assign]
-    harness.look()
-    harness.cloud.launch = launch  # type: ignore[method-assign]
-    assert "a bug in a driver" in caplog.text
-    (vm,) = harness.vms()
-    assert vm.lease_token is None
-    assert vm.state == "requested"
-    harness.settle(60)  # far less than a lease: the listing says that there is no such VM
-    assert [vm.state for vm in harness.vms()] == ["terminated", "booting"]
-
-
-@pytest.mark.databases  # long: on PostgreSQL with `--all`
-def test_refused_everywhere_waits_and_tries_on_for_ever(harness: MasterHarness) -> None:
-    for zone in harness.cloud.zones:
-        harness.cloud.refusing[zone] = NoCapacity(f"none in {zone}")
-    harness.submit()
-    harness.look()
-    assert [spec.pool.zone for spec in harness.cloud.launches] == ["a", "b", "c"]
-    job = harness.job()
-    assert (job.state, job.refusals) == ("allocating", 3)
-    assert job.not_before is not None
-    assert job.not_before > harness.clock()
-    harness.settle(100)  # five of the longest back-offs
-    assert 12 < len(harness.cloud.launches) < 60
-    assert harness.attempt().number == 1
-    harness.cloud.refusing.clear()
-    harness.settle(25)
-    assert harness.job().refusals == 0
-    assert harness.join().assignment.attempt == 1
-
-
-def test_the_next_zone_is_tried_at_once(harness: MasterHarness) -> None:
-    harness.cloud.refusing["a"] = NoCapacity("none")
-    harness.submit()
-    harness.look()
-    assert harness.machine().pool.zone == "b"
-    assert [vm.zone for vm in harness.vms()] == ["b"], "the refused one had no VM"
-    assert [(row.zone, row.count) for row in harness.refusals()] == [("a", 1)]
-
-
-def test_a_bad_request_is_never_repeated(harness: MasterHarness) -> None:
-    for zone in harness.cloud.zones:
-        harness.cloud.refusing[zone] = BadRequest("no such image")
-    harness.submit()
-    harness.settle(30)
-    assert len(harness.cloud.launches) == 3
-    assert harness.job().state == "failed"
-    assert "BadRequest" in harness.job().reason
-    assert harness.attempt().state == "ended"
-
-
-@pytest.mark.databases  # long: on PostgreSQL with `--all`
-def test_without_a_pool_for_a_replacement_the_attempt_with_the_notice_goes_on(
-    harness: MasterHarness,
-) -> None:
-    """It may still come to its end; the job fails once nothing of it is left."""
-    agent = harness.training()
-    for zone in harness.cloud.zones:
-        harness.cloud.refusing[zone] = BadRequest("no such image")
-    harness.cloud.preempt(harness.machine().id)
-    agent.notice()
-    harness.settle(2)
-    assert harness.job().state not in {"failed", "succeeded"}
-    assert harness.attempt(1).state == "draining"
-    harness.settle(400)
-    assert harness.job().state == "failed"
-    assert "BadRequest" in harness.job().reason
-    assert [a.state for a in harness.attempts()] == ["ended"] * len(harness.attempts())
-    assert all_over(harness)
-
-
-def test_an_unclear_launch_that_happened_is_found_by_its_token(harness: MasterHarness) -> None:
-    harness.cloud.script.append(AmbiguousAfter())
-    harness.cloud.hidden_s = 1
-    harness.submit()
-    harness.look()
-    assert harness.vms()[0].state == "requested"
-    harness.settle(3)
-    assert harness.vms()[0].state == "booting"
-    assert len(harness.cloud.launches) == 1
-    assert harness.join().attempt == 1
-
-
-def test_an_unclear_launch_that_did_not_happen_is_tried_again(harness: MasterHarness) -> None:
-    harness.cloud.script.append(AmbiguousAfter())
-    harness.cloud.hidden_s = 3600
-    harness.submit()
-    harness.look()
-    harness.cloud.hidden_s = 0
-    harness.settle(10)
-    first, second = harness.vms()
-    assert (first.reason, second.state) == ("launch_failed", "booting")
-    ghost = harness.cloud.machines["i-1"]
-    ghost.seen_from = harness.clock()  # it was there after all: nobody owns it
-    for _ in range(10):
-        harness.sweep.run_once()
-        harness.tick()
-    assert ghost.ends_at is not None
-    assert len(harness.events("orphan")) == 1
-    assert len(harness.cloud.alive()) == 1
 
 
 def test_the_sweep_leaves_vms_with_living_rows_alone(harness: MasterHarness) -> None:
@@ -651,7 +401,7 @@ def test_a_cloud_that_is_away_ends_nothing(harness: MasterHarness) -> None:
     assert harness.vms()[0].state == "terminating"
     harness.cloud.away = None
     harness.settle(40)
-    assert all_over(harness)
+    assert harness.all_over()
 
 
 def test_the_insurance_directive_follows_steps_and_saves(harness: MasterHarness) -> None:

@@ -77,6 +77,7 @@ GROUPS = {
             "unit/test_agent_saves.py",
             "unit/test_agent_outbox.py",
             "unit/test_agent_notices.py",
+            "unit/test_agent_notices_restarts.py",
             "unit/test_agent_notice_states.py",
             "unit/test_agent_backups.py",
         ),
@@ -86,6 +87,8 @@ GROUPS = {
         tests=(
             "unit/test_agents_*.py",
             "integration/test_supervise_flow.py",
+            "integration/test_supervise_launches.py",
+            "integration/test_supervise_stopping.py",
             "integration/test_insurance_flow.py",
         ),
     ),
