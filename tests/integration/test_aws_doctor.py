@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import obstore.store
@@ -33,9 +34,12 @@ def calls(_aws_server: Emulator) -> AwsCalls:
 
 @pytest.fixture
 def diagnose(aws: Emulator, calls: AwsCalls) -> Diagnose:
-    def ask(storage_url: str = "s3://bucket/runs", **config: Any) -> dict[str, Check]:
+    def ask(
+        storage_url: str = "s3://bucket/runs", ahead_s: float = 0, **config: Any
+    ) -> dict[str, Check]:
         asked = AwsConfig.model_validate({"regions": [REGION], **config})
-        cloud = AwsCloud(asked, calls=calls)
+        now = lambda: datetime.fromtimestamp(aws.clock() + ahead_s, timezone.utc)  # noqa: E731
+        cloud = AwsCloud(asked, calls=calls, now=now)
         assert isinstance(cloud, Diagnoses)
         return {check.subject: check for check in cloud.diagnose(storage_url)}
 
@@ -211,3 +215,12 @@ def test_a_bucket_in_another_region_than_the_vms_is_told(
 
 def test_without_a_profile_jobs_must_bring_keys(ready: Emulator, diagnose: Diagnose) -> None:
     assert diagnose(instance_profile="")["instance profile"].verdict is Verdict.LOOK
+
+
+def test_a_clock_that_is_off_is_told_with_its_numbers(diagnose: Diagnose) -> None:
+    assert diagnose()["clock"].verdict is Verdict.OK
+    found = diagnose(ahead_s=240)["clock"]
+    assert found.verdict is Verdict.LOOK
+    assert found.fact in [f"this machine's is {s} s ahead of AWS's" for s in (239, 240, 241)]
+    assert "NTP" in found.hint
+    assert "s behind AWS's" in diagnose(ahead_s=-60)["clock"].fact

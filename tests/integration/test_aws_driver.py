@@ -189,6 +189,33 @@ def test_a_vm_from_pending_to_its_end(aws: Emulator, cloud: AwsCloud) -> None:
     assert aws.client("ec2").describe_volumes()["Volumes"] == []
 
 
+@pytest.mark.parametrize("ahead_s", [240, -240])
+def test_a_life_is_as_long_as_ec2_says_though_our_clock_is_off(
+    aws: Emulator, calls: AwsCalls, make_cloud: MakeCloud, ahead_s: float
+) -> None:
+    def now() -> datetime:
+        return datetime.fromtimestamp(aws.clock() + ahead_s, timezone.utc)
+
+    aws.fleet.boot_s = 20
+    cloud = AwsCloud(make_cloud()._config, calls=calls, now=now)
+    cloud.list("us")  # a master lists all the time
+    asked_at = now()
+    vm = cloud.launch(spec(), "t")
+    assert abs((vm.requested_at - asked_at).total_seconds()) < 2, "in our time"
+    assert listed(cloud, vm).state is CloudVmState.PENDING
+    aws.clock.advance(20)
+    assert listed(cloud, vm).state is CloudVmState.RUNNING
+    aws.clock.advance(60)
+    cloud.terminate(vm.id)
+    aws.clock.advance(60)
+    over = listed(cloud, vm)
+    assert over.running_at is not None
+    assert over.ended_at is not None
+    assert 58 <= (over.ended_at - over.running_at).total_seconds() <= 63
+    assert asked_at <= over.running_at
+    assert over.ended_at <= now()
+
+
 def test_an_on_demand_vm(aws: Emulator, cloud: AwsCloud) -> None:
     pool = POOL.model_copy(update={"spot": False})
     vm = cloud.launch(spec(pool), "t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from email.utils import formatdate
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,10 @@ class Emulator:
         class Handler(MotoRequestHandler):
             def log(self, *args: Any, **kwargs: Any) -> None:
                 """Not a line for each request."""
+
+            def date_time_string(_handler, timestamp: float | None = None) -> str:
+                """Of the Date header: the emulator's time, not this machine's."""
+                return formatdate(self.clock() if timestamp is None else timestamp, usegmt=True)
 
         self._were = settings.ENABLE_AMI_VALIDATION, settings.ec2_load_default_amis
         settings.ENABLE_AMI_VALIDATION = True

@@ -11,14 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from spothop.wire import ANY_ZONE, AgentConfig, Dialect, Pool, Verdict
-from spothop_master.clouds.aws import pricing, reading, requests
+from spothop_master.clouds.aws import errors, pricing, reading, requests
 from spothop_master.clouds.aws.calls import Caller
 from spothop_master.clouds.aws.config import AwsConfig, RegionConfig
 from spothop_master.clouds.base import OWNER_TAG, AuthFailed, Check, CloudError, LaunchSpec
+from spothop_master.clouds.clock import CloudClock, check
 
 ALLOWED = "DryRunOperation"
 READS = (
@@ -55,16 +57,20 @@ class Doctor:
     config: AwsConfig
     calls: Caller
     image: Callable[[str, str], requests.Image]
+    now: Callable[[], datetime]
 
     def checks(self, storage_url: str) -> Iterator[Check]:
         """Stops at credentials that nobody takes. Raises no CloudError."""
-        first = next(iter(self.config.regions))
+        first, asked_at, clock = next(iter(self.config.regions)), self.now(), CloudClock()
         try:
             who = self.calls.call("sts", first, "get_caller_identity")
         except CloudError as error:
-            yield _failed("credentials", str(error), _CREDENTIALS)
+            late = error.code in errors.OUT_OF_TIME
+            yield _failed("credentials", str(error), _CLOCK if late else _CREDENTIALS)
             return
+        clock.heard(reading.date(who), asked_at=asked_at, now=self.now())
         yield _ok("credentials", f"{who['Arn']}, account {who['Account']}")
+        yield check(clock, "AWS")
         yield self._profile()
         yield self._prices(first)
         for region in self.config.regions:
@@ -282,6 +288,7 @@ _CREDENTIALS = (
     "run the master on a VM with a role, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY in its environment"
 )
+_CLOCK = "is this machine's clock right? AWS refuses signatures that are 5 minutes off"
 _POLICY = "compare the master's policy with deploy/aws"
 
 

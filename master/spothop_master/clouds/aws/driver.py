@@ -29,6 +29,7 @@ from spothop_master.clouds.base import (
     Unavailable,
     Vm,
 )
+from spothop_master.clouds.clock import CloudClock
 from spothop_master.core.evidence import EndCause
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class AwsCloud:
         self._now = now
         self._offers = Offers(config, self._types, self._calls, now=now)
         self._moments = reading.Moments()
+        self._clock = CloudClock()
         self._whereabouts = Whereabouts(timedelta(seconds=SETTLE_S))
         """Where VMs are that were launched or listed here; others are looked for."""
         self._spot_requests = {region: SpotRequests() for region in config.regions}
@@ -155,7 +157,8 @@ class AwsCloud:
         """Its VMs are told though nobody answers for its spot requests: `gap` says so."""
         question = {**requests.of_owner(owner), "MaxResults": requests.PAGE}
         pages = self._calls.pages("ec2", region, "describe_instances", **question)
-        rows = [row for row in reading.instances(pages) if reading.is_of(owner, row)]
+        told = reading.instances(self._timed(pages))
+        rows = [row for row in told if reading.is_of(owner, row)]
         asks = any(map(reading.is_spot_and_alive, rows))
         self._spot_requests[region].error = None
         found = self._read(rows, region, self._statuses(region, owner) if asks else {})
@@ -163,6 +166,14 @@ class AwsCloud:
             listed = {vm.id for vm in found}
             self._moments.forget(self._whereabouts.unlisted(region, listed, now=self._now()))
         return found
+
+    def _timed(self, pages: Iterable[Any]) -> Iterator[Any]:
+        """The same answers, by whose dates EC2's clock is known."""
+        asked_at = self._now()
+        for page in pages:
+            self._clock.heard(reading.date(page), asked_at=asked_at, now=self._now())
+            yield page
+            asked_at = self._now()
 
     def gap(self, region: str) -> CloudError | None:
         """Why the newest listing of this region does not have what EC2 says of spot requests."""
@@ -196,7 +207,12 @@ class AwsCloud:
         with self._lock:
             found = [
                 reading.vm(
-                    row, region, statuses.get(row["InstanceId"]), self._moments, now=self._now()
+                    row,
+                    region,
+                    statuses.get(row["InstanceId"]),
+                    self._moments,
+                    now=self._now(),
+                    ahead=self._clock.ahead,
                 )
                 for row in rows
             ]
@@ -327,7 +343,8 @@ class AwsCloud:
     # --- what the account lacks -----------------------------------------------------------------
 
     def diagnose(self, storage_url: str) -> Sequence[Check]:
-        return [*Doctor(self._config, self._calls, self._image).checks(storage_url)]
+        asked = Doctor(self._config, self._calls, self._image, self._now)
+        return [*asked.checks(storage_url)]
 
     # --- what costs money beside VMs ------------------------------------------------------------
 

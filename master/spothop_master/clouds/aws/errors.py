@@ -129,6 +129,11 @@ REMOVED = frozenset(
 FORBIDDEN = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 """The credentials are good, and their policy does not allow this."""
 
+OUT_OF_TIME = frozenset(
+    {"RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed"}
+)
+"""What a signature with a wrong date may give, too."""
+
 REFUSED_LATER: Mapping[str, Meaning] = {
     "Server.InsufficientInstanceCapacity": (NoCapacity, None),
     "Client.VolumeLimitExceeded": (QuotaExceeded, None),

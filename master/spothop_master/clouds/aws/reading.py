@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from spothop.wire import Pool
@@ -127,18 +127,34 @@ def is_of(owner: str, instance: Answer) -> bool:
     return any(tag["Key"] == OWNER_TAG and tag["Value"] == owner for tag in tags)
 
 
+def date(answer: Answer) -> str | None:
+    """What EC2's clock said."""
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers["date"]) if "date" in headers else None
+
+
 def vm(
-    instance: Answer, region: str, status: SpotStatus | None, moments: Moments, *, now: datetime
+    instance: Answer,
+    region: str,
+    status: SpotStatus | None,
+    moments: Moments,
+    *,
+    now: datetime,
+    ahead: timedelta = timedelta(),
 ) -> Vm:
-    """One VM as EC2 lists it; `status` is that of its spot request, where it was asked for."""
+    """One VM as EC2 lists it; `status` is that of its spot request, where it was asked for. Its
+    moments are of our clock, which is `ahead` of EC2's."""
     vm_id, state = instance["InstanceId"], _STATES[instance["State"]["Name"]]
-    reason, requested_at = instance.get("StateReason") or {}, _moment(instance["LaunchTime"])
+    reason, requested_at = (
+        instance.get("StateReason") or {},
+        _moment(instance["LaunchTime"]) + ahead,
+    )
     code = str(reason.get("Code", ""))
     running_at = moments.ever_ran(vm_id)
     if state is CloudVmState.PENDING:
         moments.pending(vm_id)
     elif state is CloudVmState.RUNNING:
-        running_at = moments.ran(vm_id, _attached(instance) or requested_at, now=now)
+        running_at = moments.ran(vm_id, _attached(instance) + ahead, now=now)
     over = state is CloudVmState.TERMINATED
     ending = over or state is CloudVmState.STOPPING
     refused = errors.of_state_reason(code, str(reason.get("Message", ""))) if ending else None
@@ -154,7 +170,7 @@ def vm(
         told="; ".join(told),
         requested_at=requested_at,
         running_at=running_at,
-        ended_at=_ended(instance, moments, now=now) if over else None,
+        ended_at=_ended(instance, moments, now=now, ahead=ahead) if over else None,
         error=refused if running_at is None else None,
         tags=own_tags(instance),
     )
@@ -177,22 +193,22 @@ def _cause(code: str, *, taken: bool, ending: bool) -> EndCause | None:
     return _CAUSES.get(code, EndCause.UNKNOWN) if ending else None
 
 
-def _ended(instance: Answer, moments: Moments, *, now: datetime) -> datetime:
+def _ended(instance: Answer, moments: Moments, *, now: datetime, ahead: timedelta) -> datetime:
     found = _WHEN.search(instance.get("StateTransitionReason") or "")
     if found is not None:
         told = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        return max(told, _moment(instance["LaunchTime"]))
+        return max(told, _moment(instance["LaunchTime"])) + ahead
     return moments.over(instance["InstanceId"], now=now)
 
 
-def _attached(instance: Answer) -> datetime | None:
-    """When it got its disk: a little before it ran."""
+def _attached(instance: Answer) -> datetime:
+    """When it got its disk: a little before it ran; else when it was launched."""
     times = [
         _moment(disk["Ebs"]["AttachTime"])
         for disk in instance.get("BlockDeviceMappings", ())
         if disk.get("Ebs", {}).get("AttachTime")
     ]
-    return max([*times, _moment(instance["LaunchTime"])]) if times else None
+    return max([*times, _moment(instance["LaunchTime"])])
 
 
 def own_tags(row: Answer) -> dict[str, str]:
