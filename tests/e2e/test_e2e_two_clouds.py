@@ -1,5 +1,6 @@
 """One job over two clouds: AWS takes its VM back and has no other one, GCP takes over, and restores
-what the VM on AWS saved to S3. Both are emulated (test_e2e_aws.py, test_e2e_gcp.py)."""
+what the VM on AWS saved in the storage near it; the chain lies in the other one. Both clouds are
+emulated (test_e2e_aws.py, test_e2e_gcp.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from fakes.aws_rig import grant, left_of, set_up
 from fakes.gcp import Gce
 from fakes.gcp import hosts as gcp_hosts
 from fakes.gcp.server import GceServer
-from spothop.wire import JOB_ENDED
+from spothop.checkpoints import Chain, Entry
+from spothop.storage import open_store
+from spothop.wire import JOB_ENDED, StorageSpec
 from support import leftovers
 from support.counter import steps_in_log
 from support.machine import MARKER, Machine
@@ -56,8 +59,8 @@ class TwoClouds(Machine):
             gcp_hosts.Hosts(compute.gce, folder / "vms-gcp", token="of no use here", **how),
         )
 
-    def storage(self) -> dict[str, Any]:
-        """With keys: a VM of GCP has no role of AWS."""
+    def storages(self) -> list[dict[str, Any]]:
+        """The first stands for one in GCP. With keys: a VM of GCP has no role of AWS."""
         options = {
             "endpoint": self.aws.endpoint,
             "allow_http": "true",
@@ -65,7 +68,15 @@ class TwoClouds(Machine):
             "access_key_id": self.keys["AWS_ACCESS_KEY_ID"],
             "secret_access_key": self.keys["AWS_SECRET_ACCESS_KEY"],
         }
-        return {"url": f"s3://{BUCKET}/jobs", "options": options}
+        shared: dict[str, Any] = {"options": options}
+        return [
+            {"url": f"s3://{BUCKET}/far", "cloud": "gcp", "region": "us-central1", **shared},
+            {"url": f"s3://{BUCKET}/near", "cloud": "aws", "region": "us-east-1", **shared},
+        ]
+
+
+def parse_storage(given: dict[str, Any]) -> StorageSpec:
+    return StorageSpec(url=given["url"], options=given["options"])
 
 
 @pytest.fixture
@@ -91,11 +102,15 @@ def test_gcp_takes_over_where_aws_refuses_and_restores_from_s3(machine: TwoCloud
         {"cloud": "aws", "region": "us-east-1", "vm": "t3.micro"},
         {"cloud": "gcp", "region": "us-central1", "vm": "e2-standard-2"},
     ]
+    until(
+        lambda: {view.pool.cloud for view in machine.client.pools()} == {"aws", "gcp"},
+        what="offers of both clouds",
+    )
     job = machine.counter(
         endless=1,
         steps=20,
         resources={"any_of": pools},
-        checkpoint={"storage": machine.storage()},
+        checkpoint={"storage": machine.storages()},
     )
     machine.wait(job, lambda job: (job.step or 0) > 20, what="training on AWS")
     machine.aws.script.fail("RunInstances", "InsufficientInstanceCapacity", times=FOR_EVER)
@@ -107,6 +122,15 @@ def test_gcp_takes_over_where_aws_refuses_and_restores_from_s3(machine: TwoCloud
     assert (second.restored_step or 0) >= (first.step_at_notice or 0) > 0
     numbers = steps_in_log(machine, job, 2)
     assert numbers == list(range((second.restored_step or 0) + 1, numbers[-1] + 1))
+    entries = Chain(open_store(parse_storage(machine.storages()[0])), job).entries()
+    where = {
+        (entry.attempt, record.url)
+        for entry in entries
+        if isinstance(entry, Entry)
+        for record in entry.files
+        if record.key
+    }
+    assert where == {(1, f"s3://{BUCKET}/near"), (2, "")}
     assert (len(machine.aws.fleet.lives()), len(machine.gce.lives())) == (1, 1)
     until(lambda: left_of(machine.aws) == [], what="the account of AWS is empty")
     until(lambda: machine.gce.living() == [], what="the project of GCP is empty")
