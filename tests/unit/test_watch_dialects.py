@@ -456,9 +456,14 @@ def test_gcp_makes_no_notice_of_other_maintenance(answer: Answer, told: int) -> 
     assert (notice.kind, len(harness.told)) == ("preempt", told)
 
 
-@pytest.mark.parametrize("etag", [None, "e1"], ids=["no etag", "long poll answered at once"])
-def test_gcp_never_spins(etag: str | None) -> None:
-    harness = MasterHarness(lambda request: value("FALSE", etag), polls=5)
+@pytest.mark.parametrize(
+    "etags",
+    [[None] * 50, ["e1"] * 50, [f"e{n}" for n in range(50)]],
+    ids=["no etag", "long poll answered at once", "each time with another etag"],
+)
+def test_gcp_never_spins(etags: list[str | None]) -> None:
+    told = iter(etags)
+    harness = MasterHarness(lambda request: value("FALSE", next(told)), polls=5)
     run(harness, Dialect.GCP)
     assert len(preempted_asked(harness)) <= len(harness.slept) + 1
 

@@ -51,11 +51,14 @@ async def notices(endpoint: Endpoint) -> AsyncIterator[Notice]:
                 deadline_monotonic=None,
                 detail="instance/preempted is TRUE",
             )
-        preempted, before, etag = value, etag, answer.headers.get("etag")
+        news, before = value != preempted, etag
+        preempted, etag = value, answer.headers.get("etag")
         if not preempted and (recommended := await maintenance.look()) is not None:
             yield recommended
-        # An endpoint that gives no ETag, or answers a long poll at once, must not make us spin.
-        if etag is None or (before == etag and endpoint.clock() - asked_at < POLL_S):
+        # An endpoint that gives no ETag, or answers a long poll at once and without news, whatever
+        # its ETag, must not make us spin.
+        at_once = endpoint.clock() - asked_at < POLL_S
+        if etag is None or (before is not None and not news and at_once):
             await endpoint.pause(ok=True)
 
 
