@@ -34,7 +34,7 @@ from spothop.wire import (
     StopDirective,
     SyncRequest,
 )
-from spothop_agent import __version__, dead_man
+from spothop_agent import __version__, dead_man, staging
 from spothop_agent.attempt import Attempt
 from spothop_agent.checkpoint_store import CheckpointStore, OpenStore
 from spothop_agent.clock import Clock
@@ -269,6 +269,7 @@ class Agent:
                 self._news.clear()
                 await self._news.wait()
             assignment, self._next = self._next, None
+            await self._threads.disk(staging.set_aside, self._paths, self._context.paths)
             await self._threads.disk(shutil.rmtree, self._context.paths.work, ignore_errors=True)
             self._state.assign(assignment, ends_at=self._end_of(assignment))
             self._attempt.shipper.alight()

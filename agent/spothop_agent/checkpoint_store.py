@@ -15,7 +15,7 @@ from spothop.wire import Assignment, StorageSpec, spec_at
 from spothop_agent.outbox import Entry as Accepted
 
 if TYPE_CHECKING:
-    from spothop.checkpoints import Chain, Entry, FileRecord, Outline, Stores
+    from spothop.checkpoints import Chain, Entry, FileRecord, Outline, Staged, Stores
     from spothop.storage import ObjectStore
     from spothop_agent.environment.shelf import Shelf
     from spothop_agent.near_stores import NearStores
@@ -115,11 +115,19 @@ class CheckpointStore:
 
         return Shelf(self._store, job_prefix(self._assignment.job))
 
-    def fetch_data(self, url: str, target: Path) -> int:
-        """Copy a tree of the user's data; the number of files. It may be called again."""
+    def fetch_data(
+        self,
+        url: str,
+        target: Path,
+        on_progress: OnProgress | None = None,
+        staged: Staged | None = None,
+    ) -> int:
+        """Copy a tree of the user's data; the number of files. It may be called again. `staged` has
+        what is on this VM already."""
         from spothop.checkpoints import fetch_tree
 
-        return len(fetch_tree(spec_at(self._specs, url), target))
+        spec = spec_at(self._specs, url)
+        return len(fetch_tree(spec, target, on_progress=on_progress, staged=staged))
 
     def fence(self) -> int:
         """Write this attempt's fence, or find it; its number.
@@ -138,7 +146,12 @@ class CheckpointStore:
         return self._chain.fence(self._assignment.attempt, vm=self._vm).n
 
     def restore(
-        self, work: Path, *, fence: int | None, on_progress: Callable[[int, int], None]
+        self,
+        work: Path,
+        *,
+        fence: int | None,
+        on_progress: OnProgress,
+        staged: Staged | None = None,
     ) -> Restore:
         """The newest intact checkpoint before our fence (None: our own too); without one what
         `init_from` names."""
@@ -148,7 +161,7 @@ class CheckpointStore:
         found = restore(self._store, entries, work, on_progress=on_progress, stores=self._stores)
         rejected = tuple(found.rejected)
         if found.entry is None:
-            return self._init(work, rejected)
+            return self._init(work, rejected, on_progress, staged)
         return Restore(
             path=found.entry.root,
             step=found.step,
@@ -157,7 +170,13 @@ class CheckpointStore:
             shards=_shards(found.entry),
         )
 
-    def _init(self, work: Path, rejected: tuple[str, ...]) -> Restore:
+    def _init(
+        self,
+        work: Path,
+        rejected: tuple[str, ...],
+        on_progress: OnProgress,
+        staged: Staged | None,
+    ) -> Restore:
         """The input checkpoint; its steps are not this job's, which begins at 0. Raises
         ObjectMissing where there is none: to begin with nothing is not what was asked for."""
         from spothop.checkpoints import fetch_tree, restore_from_job
@@ -167,10 +186,12 @@ class CheckpointStore:
         if source is None:
             return Restore(path=None, step=0, n=None, rejected=rejected)
         if source.job is None:
-            fetch_tree(source.storage, work / INIT)
+            fetch_tree(source.storage, work / INIT, on_progress=on_progress, staged=staged)
             return Restore(path=INIT, step=0, n=None, rejected=rejected)
         others = source.others or ()
-        found = restore_from_job(source.storage, source.job, work, others=others)
+        found = restore_from_job(
+            source.storage, source.job, work, others=others, on_progress=on_progress
+        )
         if found.entry is None:
             raise ObjectMissing(
                 f"init_from: job {source.job!r} has no checkpoint in {source.storage.url}",

@@ -5,6 +5,8 @@
 <agent dir>/attempts/<n>/work/    the job's directory, or a link to
 <agent dir>/work/                 it, where what `setup:` makes is kept (`environment`)
 <agent dir>/attempts/<n>/run/     $SPOTHOP_RUN_DIR: pipes, outbox, exit.json
+<agent dir>/attempts/<n>/staged.jsonl   what was fetched into work/, and how it looked
+<agent dir>/staged/               what the attempt before had fetched, until the next one has all
 <agent dir>/attempts/<n>/log      output of setup and of the process
 """
 
@@ -106,6 +108,10 @@ class AgentPaths:
     def boot_log(self) -> Path:
         """What the VM's user data wrote before there was an agent."""
         return self.root / "boot.log"
+
+    @property
+    def staged(self) -> Path:
+        return self.root / "staged"
 
     @property
     def lib(self) -> Path:

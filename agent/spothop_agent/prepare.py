@@ -16,18 +16,20 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from spothop.storage.errors import StorageDenied, StorageError
 from spothop.training.resume import stamp
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
-from spothop_agent import bundle, process_tree
+from spothop_agent import bundle, process_tree, staging
 from spothop_agent.context import Context
 from spothop_agent.environment.keeping import SetupCacheOfAttempt
 from spothop_agent.master_link import LinkError, MasterAway, backoff_s
 from spothop_agent.paths import write_atomic
 from spothop_agent.resume import Note
+from spothop_agent.staging import Pace
 from spothop_agent.state import Phase
 from spothop_agent.tasks import cancel_all
 from spothop_agent.wrapper import TAIL, last_words, trim
@@ -233,10 +235,13 @@ class Preparation:
 
     async def _data(self) -> None:
         for folder, url in self._context.assignment.data.items():
-            target = self._context.paths.work / "data" / folder
-            store = self._context.checkpoint_store
-            count = await self._stored(store.fetch_data, url, target)
-            self._context.note(f"data: {count} files from {url} in data/{folder}")
+            context, target = self._context, self._context.paths.work / "data" / folder
+            pace = Pace(f"data/{folder}", context.note)
+            staged = staging.of_attempt(context.agent_paths, context.paths)
+            fetch = partial(context.checkpoint_store.fetch_data, url, target, pace, staged)
+            count = await self._stored(staging.with_room, context.agent_paths, fetch)
+            told = f"data: {count} files from {url} in data/{folder}, {pace.told(staged)}"
+            (context.tell_user if pace.is_long else context.note)(told)
 
     async def _stored(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The answer of the store, which may be refused for a while where an attempt before us has
@@ -271,13 +276,17 @@ class Preparation:
         fence = self._context.state.fence_n
         assert fence is not None
         work, store = self._context.paths.work, self._context.checkpoint_store
-        found = await self._stored(
-            store.restore,
-            work,
-            fence=fence,
-            on_progress=lambda done, total: chaos.reach("during_restore"),
-        )
+        pace = Pace("restore", self._context.note)
+        staged = staging.of_attempt(self._context.agent_paths, self._context.paths)
+
+        def on_progress(done: int, total: int) -> None:
+            chaos.reach("during_restore")
+            pace(done, total)
+
+        restore = partial(store.restore, work, fence=fence, on_progress=on_progress, staged=staged)
+        found = await self._stored(staging.with_room, self._context.agent_paths, restore)
         chaos.reach("after_restore")
+        await self._context.threads.disk(staging.discard, self._context.agent_paths)
         if found.path is not None:
             looks = await self._context.threads.disk(stamp, work / found.path)
             note = Note(path=found.path, step=found.step, shards=found.shards, stamp=looks)
@@ -287,7 +296,8 @@ class Preparation:
         report = RestoredReport(step=found.step, n=found.n, rejected=list(found.rejected))
         self._context.report(report, key="restored")
         what = f"step {found.step} from {found.path}" if found.path else "nothing, from the start"
-        self._context.note(f"restored: {what}")
+        how = f", {pace.told(staged)}" if pace.done else ""
+        self._context.note(f"restored: {what}{how}")
         self._context.state_file.set(
             phase=Phase.RESTORED, restored_n=found.n, restored_step=found.step
         )

@@ -164,6 +164,9 @@ class FaultyStore:
     def size(self, key: str) -> int:
         return self._read("get", key, lambda: self._store.size(key))[0]
 
+    def info(self, key: str) -> ObjectInfo:
+        return self._read("get", key, lambda: self._store.info(key))[0]
+
     def part_size(self, size: int) -> int:
         return self._part
 

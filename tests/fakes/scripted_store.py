@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fakes.virtual_time import Takes
-from spothop.checkpoints import Entry, Fenced, FileRecord
+from spothop.checkpoints import Entry, Fenced, FileRecord, Staged
 from spothop.storage.errors import StorageError
 from spothop_agent.checkpoint_store import CheckpointStore, Restore
 from spothop_agent.outbox import Entry as Accepted
@@ -36,7 +36,13 @@ class ScriptedStore(CheckpointStore):
         if self.fails.get(name):
             raise self.fails[name].pop(0)
 
-    def fetch_data(self, url: str, target: Path) -> int:
+    def fetch_data(
+        self,
+        url: str,
+        target: Path,
+        on_progress: Callable[[int, int], None] | None = None,
+        staged: Staged | None = None,
+    ) -> int:
         self._called("fetch_data")
         return 1
 
@@ -47,7 +53,12 @@ class ScriptedStore(CheckpointStore):
         return 1
 
     def restore(
-        self, work: Path, *, fence: int | None, on_progress: Callable[[int, int], None]
+        self,
+        work: Path,
+        *,
+        fence: int | None,
+        on_progress: Callable[[int, int], None],
+        staged: Staged | None = None,
     ) -> Restore:
         self._called("restore")
         on_progress(1, 1)

@@ -10,6 +10,7 @@
     upload.py    `upload`: a file or directory to data objects, before the commit
     restore.py   `restore`: the newest intact checkpoint back to its place
     prune.py     `to_prune` (pure) and `prune`
+    staged.py    files of a data set that are on this machine already
     transfer.py  outputs, data sets and input checkpoints: whole trees without a chain
 
 The protocol: data objects first, each durable; then one small conditional create of
@@ -26,6 +27,7 @@ from spothop.checkpoints.journal import Journal
 from spothop.checkpoints.near import Candidate, Choice, Place, by_nearness
 from spothop.checkpoints.prune import prune, to_prune
 from spothop.checkpoints.restore import Restored, restore
+from spothop.checkpoints.staged import Staged
 from spothop.checkpoints.stores import Stores
 from spothop.checkpoints.transfer import (
     download_outputs,
@@ -49,6 +51,7 @@ __all__ = [
     "Outline",
     "Place",
     "Restored",
+    "Staged",
     "Stores",
     "UnknownCommits",
     "by_nearness",

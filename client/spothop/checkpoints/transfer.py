@@ -11,6 +11,7 @@ from spothop.checkpoints import keys
 from spothop.checkpoints.chain import Chain
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.checkpoints.restore import Restored, restore
+from spothop.checkpoints.staged import Staged
 from spothop.checkpoints.stores import Stores
 from spothop.checkpoints.upload import OnSkipped, Source, list_sources, send_file
 from spothop.storage import (
@@ -104,19 +105,23 @@ def _download_outputs(
 
 
 def fetch_tree(
-    spec: StorageSpec, target: Path, *, on_progress: OnProgress | None = None
+    spec: StorageSpec,
+    target: Path,
+    *,
+    on_progress: OnProgress | None = None,
+    staged: Staged | None = None,
 ) -> list[str]:
     """Copy everything below `spec.url`, or the one object that it names, below `target`.
 
     Returns the relative paths, sorted. A file that is there with the right size is not fetched
-    again, so a killed call can be repeated. Raises `ObjectMissing` when there is nothing at the
-    URL.
+    again, so a killed call can be repeated; nor is one that `staged` has of an attempt before.
+    Raises `ObjectMissing` when there is nothing at the URL.
     """
     store, found = _look(spec)
     if not found:
         raise ObjectMissing(f"nothing at {spec.url!r}", hint="check the URL of the data")
     wanted = [(info, info.key) for info in found]
-    return _fetch_all(store, wanted, target, on_progress, again=False)
+    return _fetch_all(store, wanted, target, on_progress, again=False, staged=staged)
 
 
 def restore_from_job(
@@ -172,7 +177,7 @@ def _look(spec: StorageSpec) -> tuple[ObjectStore, list[ObjectInfo]]:
     parent, _, name = spec.url.rstrip("/").rpartition("/")
     try:
         store = open_store(spec.model_copy(update={"url": parent + "/"}), create=False)
-        return store, [ObjectInfo(name, store.size(name))]
+        return store, [store.info(name)]
     except StorageError as error:
         if error.retryable:
             raise
@@ -188,6 +193,7 @@ def _fetch_all(
     on_progress: OnProgress | None,
     *,
     again: bool,
+    staged: Staged | None = None,
 ) -> list[str]:
     """`again`: fetch also files that exist with the right size: their content may differ."""
     progress = Progress(on_progress, sum(info.size for info, _ in wanted))
@@ -199,15 +205,20 @@ def _fetch_all(
         place = keys.inside(target, path)
         if not again and place.is_file() and place.stat().st_size == info.size:
             progress.add(info.size)
-        else:
-            _fetch(store, info, place, progress)
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if staged is not None and staged.take(store.url, info, place):
+            progress.add(info.size)
+            return
+        _fetch(store, info, place, progress)
+        if staged is not None:
+            staged.fetched(store.url, info, place)
 
     for_each(wanted, fetch, lambda item: item[0].size)
     return sorted(path for _, path in wanted)
 
 
 def _fetch(store: ObjectStore, info: ObjectInfo, place: Path, progress: Progress) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
     aside = place.with_name(TEMPORARY + place.name[:100])
     try:
         aside.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,8 @@ class ObjectInfo:
 
     key: str
     size: int
+    etag: str = field(default="", compare=False)
+    """Changes with the content; empty where the store tells none."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ class ObjectStore(Protocol):
 
     def size(self, key: str) -> int:
         """Size in bytes. `ObjectMissing` when there is none."""
+
+    def info(self, key: str) -> ObjectInfo:
+        """Size and tag. `ObjectMissing` when there is none."""
 
     def part_size(self, size: int) -> int:
         """Bytes of each of the objects in which a file of `size` bytes is best stored, to be sent

@@ -70,6 +70,11 @@ class FolderStore:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             return status.st_size
 
+    def info(self, key: str) -> ObjectInfo:
+        size = self.size(key)
+        with self._mapped(key):
+            return ObjectInfo(key, size, _tag(self._path(key).stat()))
+
     def part_size(self, size: int) -> int:
         return 0  # the kernel copies, and nothing of it hangs alone
 
@@ -135,7 +140,8 @@ class FolderStore:
                     if name.startswith(TEMPORARY) or (after is not None and key <= after):
                         continue
                     with suppress(FileNotFoundError):  # deleted since it was listed
-                        yield ObjectInfo(key, os.stat(os.path.join(folder, name)).st_size)
+                        status = os.stat(os.path.join(folder, name))
+                        yield ObjectInfo(key, status.st_size, _tag(status))
             if not self._root.is_dir():
                 raise self._away()
 
@@ -263,3 +269,8 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def _tag(status: os.stat_result) -> str:
+    """Objects are renamed into their place: a new one has another inode."""
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}"

@@ -121,6 +121,11 @@ class RemoteStore:
         with mapped(self._url, key):
             return obstore.head(self._reader, key)["size"]
 
+    def info(self, key: str) -> ObjectInfo:
+        with mapped(self._url, key):
+            found = obstore.head(self._reader, key)
+        return ObjectInfo(key, found["size"], found.get("e_tag") or "")
+
     def part_size(self, size: int) -> int:
         return part_size(size, self._part)
 
@@ -179,7 +184,7 @@ class RemoteStore:
         with mapped(self._url, prefix):
             for chunk in obstore.list(self._reader, prefix or None, offset=after, chunk_size=1000):
                 for meta in chunk:
-                    yield ObjectInfo(meta["path"], meta["size"])
+                    yield ObjectInfo(meta["path"], meta["size"], meta.get("e_tag") or "")
 
     def folders(self, prefix: str) -> list[str]:
         with mapped(self._url, prefix):
