@@ -98,6 +98,39 @@ def measures(db: Database, policy: str, pool: Pool = A) -> Any:
         ).measures
 
 
+# --- recommendations to leave a VM ---------------------------------------------------------------
+
+
+def at_risk(db: Database, pool: Pool, **more: Any) -> None:
+    with db.begin() as session:
+        vm(session, pool, **{"at_risk_at": NOW, **more})
+
+
+def test_a_recommendation_makes_its_pool_more_dangerous(db: Database) -> None:
+    calm = figures(db).rate.mttp_s
+    at_risk(db, A)
+    at_risk(db, OTHER)
+    assert figures(db).rate.mttp_s == pytest.approx(calm / 1.5)
+    assert measures(db, "notice-aware").mttp_s == pytest.approx(calm / 1.5)
+    assert measures(db, "thesis").mttp_s == calm, "it knows deaths only"
+    assert figures(db, B).rate.mttp_s == pytest.approx(calm), "another zone has its own"
+
+
+def test_a_preempted_vm_counts_by_its_death_alone(db: Database) -> None:
+    calm = figures(db).rate.mttp_s
+    at_risk(db, A, reason="preempted")
+    at_risk(db, A, notice_at=NOW)
+    assert figures(db).rate.mttp_s == calm
+
+
+def test_a_vm_that_outlives_its_recommendation_is_believed(db: Database) -> None:
+    calm = figures(db).rate.mttp_s
+    at_risk(db, A, at_risk_at=NOW - timedelta(hours=1), ended_at=None, state="running")
+    assert figures(db).rate.mttp_s == pytest.approx(calm / 1.25)
+    at_risk(db, A, at_risk_at=NOW - timedelta(days=30), ended_at=NOW - timedelta(days=30))
+    assert figures(db).rate.mttp_s == pytest.approx(calm / 1.25), "long ago"
+
+
 # --- mean time to preemption --------------------------------------------------------------------
 
 
@@ -324,7 +357,7 @@ def test_the_outcome_of_an_emergency_save(
 # --- cost and safety ----------------------------------------------------------------------------
 
 
-def test_three_queries_whatever_the_number_of_pools(db: Database) -> None:
+def test_four_queries_whatever_the_number_of_pools(db: Database) -> None:
     for pool in (A, B, OTHER):
         see(db, pool, "life", HOUR)
     many = [A.model_copy(update={"zone": f"z{i}", "region": f"r{i % 7}"}) for i in range(60)]
@@ -334,7 +367,7 @@ def test_three_queries_whatever_the_number_of_pools(db: Database) -> None:
         found = pool_figures.of_pools(session, [A, B, OTHER, *many], STATED, now=NOW)
     assert len(found) == 63
     assert [found[pool].lives for pool in (A, B, OTHER)] == [1, 1, 1]
-    assert len([q for q in asked if q.startswith("SELECT")]) == 3
+    assert len([q for q in asked if q.startswith("SELECT")]) == 4
     with db.read() as session:
         assert pool_figures.of_pools(session, [], STATED, now=NOW) == {}
 

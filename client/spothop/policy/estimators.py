@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
+from spothop.policy import at_risk
+from spothop.policy.at_risk import AtRisk
 from spothop.policy.clusters import dispersion, event_of
 from spothop.policy.pooling import Evidence, believed
 from spothop.policy.special import beta_quantile, gamma_quantile
@@ -237,7 +239,11 @@ def median_life_s(curve: Sequence[Survival]) -> float | None:
 
 
 def evidence(
-    lives: Iterable[Life], *, half_life_s: float | None, quiet_s: float = math.inf
+    lives: Iterable[Life],
+    *,
+    half_life_s: float | None,
+    quiet_s: float = math.inf,
+    risks: Iterable[AtRisk] = (),
 ) -> Evidence:
     """Faded preemptions and exposure of one zone, so that the Gamma interval keeps its level.
 
@@ -246,8 +252,9 @@ def evidence(
 
     Exposure since the zone's newest preemption does not fade: a VM that nothing happens to for a
     month shows a mean life of a month, not of the three days that are left of it. `quiet_s` is the
-    time since that preemption where it is older than these lives. Raises ValueError on a
-    negative or infinite duration, and on a half-life that is not above 0.
+    time since that preemption where it is older than these lives. `risks` are the zone's
+    recommendations to leave a VM, each a part of a preemption (`spothop.policy.at_risk`). Raises
+    ValueError on a negative or infinite duration, and on a half-life that is not above 0.
     """
     known = list(lives)
     events, exposure_s = _faded(known, half_life_s)
@@ -261,7 +268,8 @@ def evidence(
         exposure_s=sum(life.duration_s for life in known),
         watched_s=max((life.ended_ago_s + life.duration_s for life in known), default=0.0),
     )
-    return Evidence(events=share * events, exposure_s=share * exposure_s)
+    warned = at_risk.events(risks, half_life_s=half_life_s)
+    return Evidence(events=share * events + warned, exposure_s=share * exposure_s)
 
 
 _preempted, _failed = attrgetter("preempted"), attrgetter("failed")

@@ -3,7 +3,7 @@
 Lives: the posterior of `spothop.policy.estimators`, from censored lives, the ages of VMs that are
 alive (counted once: an ended VM has its observation instead), other zones of the region as far as
 they are alike, decay. Where nothing was measured a stated default stands in, and the answer says
-so. All durations are seconds. Three queries up to 100 regions, whatever the number of
+so. All durations are seconds. Four queries up to 100 regions, whatever the number of
 pools.
 """
 
@@ -43,6 +43,7 @@ from spothop_master.store.zone_observations import (
     ZoneObservations,
     read_alive,
     read_newest,
+    read_risks,
     read_sums,
     region_of,
 )
@@ -165,6 +166,7 @@ def of_pools(
     read_sums(session, regions, read)
     read_newest(session, regions, read, priors.mttp_half_life_s, now)
     read_alive(session, regions, read, now)
+    read_risks(session, regions, read, priors.mttp_half_life_s, now)
     told = {region: _evidence(read[region], priors.mttp_half_life_s, now) for region in regions}
     return {
         pool: _figures(pool, read[region_of(pool)], told[region_of(pool)], priors)
@@ -177,7 +179,9 @@ def _evidence(
 ) -> dict[str, Evidence]:
     """Of each zone of one region: once, whatever the number of pools that ask."""
     return {
-        name: evidence_of(zone.lives, half_life_s=half_life_s, quiet_s=_since(zone, now))
+        name: evidence_of(
+            zone.lives, half_life_s=half_life_s, quiet_s=_since(zone, now), risks=zone.risks
+        )
         for name, zone in zones.items()
     }
 

@@ -255,6 +255,12 @@ class VmRow(Base):
             sqlite_where=text("ended_at IS NULL"),
             postgresql_where=text("ended_at IS NULL"),
         ),
+        Index(
+            "ix_vms_at_risk",  # few, however many VMs there were
+            *("cloud", "region", "vm_type", "spot", "at_risk_at"),
+            sqlite_where=text("at_risk_at IS NOT NULL"),
+            postgresql_where=text("at_risk_at IS NOT NULL"),
+        ),
         Index("ix_vms_requested_at_id", "requested_at", "id"),
         Index("ix_vms_state_requested_at_id", "state", "requested_at", "id"),
         Index("ix_vms_job_id_requested_at_id", "job_id", "requested_at", "id"),

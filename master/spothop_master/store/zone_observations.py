@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_, union_all
 from sqlalchemy.orm import Session
 
+from spothop.policy.at_risk import AtRisk
 from spothop.policy.estimators import Life
-from spothop.wire import Pool
+from spothop.wire import Pool, VmReason
 from spothop_master.store.schema import Observation, VmRow, ZoneSum
 
 FADED_HALF_LIVES = 14
@@ -54,6 +55,8 @@ class ZoneObservations:
     """By kind: newest figures that are not censored, each with its age in seconds."""
     lives: list[Life] = field(default_factory=list)
     alive: int = 0
+    risks: list[AtRisk] = field(default_factory=list)
+    """VMs that their cloud recommended to leave, without those that were preempted."""
 
     def add(self, other: ZoneObservations) -> None:
         """Its counts, sums and newest figures; not its lives."""
@@ -152,6 +155,30 @@ def read_alive(session: Session, regions: set[Region], read: ByRegion, now: date
         zone = _zone(read, region, name)
         zone.lives.append(Life(duration_s=age_s, preempted=False))
         zone.alive += 1
+
+
+def read_risks(
+    session: Session, regions: set[Region], read: ByRegion, half_life_s: float, now: datetime
+) -> None:
+    """The newest recommendations to leave a VM: alive, or ended not so long ago."""
+    v = VmRow
+    since = now - timedelta(seconds=min(FADED_HALF_LIVES * half_life_s, _LONGEST_S))
+    rows = session.execute(
+        select(v.cloud, v.region, v.vm_type, v.spot, v.zone, v.at_risk_at, v.ended_at)
+        .where(
+            *(v.at_risk_at.is_not(None), v.at_risk_at >= since, v.notice_at.is_(None)),
+            or_(v.reason.is_(None), v.reason != VmReason.PREEMPTED.value),
+            _within(v, regions),
+        )
+        .order_by(v.at_risk_at.desc())
+        .limit(MAX_LIVES)
+    )
+    for *region, name, at_risk_at, ended_at in rows:
+        assert at_risk_at is not None, "the query asks for it"
+        outlived_s = ((ended_at or now) - at_risk_at).total_seconds()
+        ago_s = (now - ended_at).total_seconds() if ended_at is not None else 0.0
+        risk = AtRisk(outlived_s=max(0.0, outlived_s), ended_ago_s=max(0.0, ago_s))
+        _zone(read, region, name).risks.append(risk)
 
 
 def _zone(read: ByRegion, region: Sequence[Any], name: str) -> ZoneObservations:
