@@ -71,6 +71,7 @@ MEANINGS: Mapping[str, Meaning] = {
         (AuthFailed, None),
     ),
     "RequestDisallowedByPolicy": (BadRequest, None),
+    "RequestDisallowedByAzure": (AuthFailed, Scope.REGION),  # for this kind of subscription
     **dict.fromkeys(("ServiceUnavailable", "ServerBusy"), (Unavailable, None)),
     # of a launch: another call about the same VM, or a fault in the midst of this one
     **dict.fromkeys(
@@ -79,6 +80,9 @@ MEANINGS: Mapping[str, Meaning] = {
             "AnotherOperationInProgress",
             "OperationPreempted",  # by a newer one about the same VM
             "RetryableError",
+            "ReferencedResourceNotProvisioned",  # the subnet, while other VMs are put into it
+            "ConflictingConcurrentWriteNotAllowed",
+            "CanceledAndSupersededDueToAnotherOperation",
             "PreconditionFailed",
             "InternalExecutionError",
             "InternalOperationError",
