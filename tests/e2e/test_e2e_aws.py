@@ -21,11 +21,9 @@ from fakes.aws import Emulator
 from fakes.aws.hosts import Hosts
 from fakes.aws_rig import grant, left_of, set_up
 from spothop.sdk.errors import ClientError
-from spothop.wire import JOB_ENDED
-from support import leftovers
 from support.cli import spothop
-from support.counter import steps_in_log
-from support.machine import MARKER, Machine
+from support.cloud_jobs import check_preempted_once, marks_of, running, wait_for_training
+from support.machine import Machine
 from support.require import need_namespaces
 from support.waiting import until
 
@@ -50,9 +48,8 @@ class AwsMachine(Machine):
         super().__init__(folder, settings=settings, environment=keys)
         self.aws = aws
         emulator = ("127.0.0.1", urlsplit(aws.endpoint).port or 0)
-        marks = {MARKER: self.run_id, leftovers.MARKER: leftovers.mark()}
         reach = [("127.0.0.1", self.port), emulator]
-        self.hosts = Hosts(aws, folder / "vms", reach=reach, marks=marks)
+        self.hosts = Hosts(aws, folder / "vms", reach=reach, marks=marks_of(self))
 
     def storage(self) -> dict[str, Any]:
         """Without keys: VM and master have those of their own."""
@@ -99,30 +96,20 @@ def machine(request: pytest.FixtureRequest, aws: Emulator, tmp_path: Path) -> It
     set_up(aws)
     aws.client("s3").create_bucket(Bucket=BUCKET)
     made = AwsMachine(tmp_path / "machine", aws, chaos=getattr(request, "param", ""))
-    with made.hosts, made:
-        try:
-            yield made
-        finally:
-            print(made.hosts.told())  # noqa: T201  pytest shows it of a test that failed
+    with running(made, made.hosts):
+        yield made
 
 
 def preempted_once(machine: AwsMachine, job: str) -> None:
     """From the first VM's training on: interrupted, replaced, resumed, done, and nothing left."""
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    wait_for_training(machine, job)
     assert "boot: agent installed" in machine.aws.fleet.lives()[0].console
     machine.client.preempt(job)
     check_end(machine, job)
 
 
 def check_end(machine: AwsMachine, job: str) -> None:
-    machine.wait(job, lambda job: job.state in JOB_ENDED, what="over", over=True)
-    done = machine.job(job)
-    first, second = done.attempts
-    assert (done.state, first.reason, second.reason) == ("succeeded", "preempted", "succeeded")
-    assert (second.restored_step or 0) >= (first.step_at_notice or 0) > 0
-    numbers = steps_in_log(machine, job, 2)
-    assert numbers == list(range((second.restored_step or 0) + 1, numbers[-1] + 1))
-    machine.wait_for_nothing()
+    check_preempted_once(machine, job, left=lambda: left_of(machine.aws))
     assert len(machine.aws.fleet.lives()) == 2, "one VM for each attempt"
 
 
@@ -149,7 +136,7 @@ def test_a_master_that_is_killed_at_its_calls_loses_and_doubles_nothing(
     job = machine.counter_on_aws(endless=1, steps=20)
     machine.dies()
     machine.start()
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    wait_for_training(machine, job)
     machine.killed_at("RunInstances", after=True)
     machine.client.preempt(job)
     machine.dies()
@@ -181,7 +168,7 @@ def test_a_master_that_is_killed_between_its_calls_loses_and_doubles_nothing(
     machine.killed_at("DescribeInstances", after=True)
     machine.dies()
     machine.start()
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    wait_for_training(machine, job)
     with suppress(ClientError):
         machine.client.preempt(job)
     machine.died_by_itself()
@@ -191,7 +178,7 @@ def test_a_master_that_is_killed_between_its_calls_loses_and_doubles_nothing(
 @pytest.mark.thorough
 def test_all_of_an_account_is_ended_by_one_command(machine: AwsMachine) -> None:
     job = machine.counter_on_aws(endless=1, steps=20)
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
+    wait_for_training(machine, job)
     done = spothop(machine, "vms", "--cloud", "--terminate-all", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert machine.job(job).state == "cancelled"

@@ -21,12 +21,9 @@ from fakes.azure import Emulator
 from fakes.azure.hosts import Hosts
 from fakes.azure_rig import DEPLOY
 from fakes.s3_server import S3Server
-from spothop.wire import JOB_ENDED
-from support import leftovers
-from support.counter import steps_in_log
-from support.machine import MARKER, Machine
+from support.cloud_jobs import marks_of, preempt_once, running
+from support.machine import Machine
 from support.require import need_namespaces
-from support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -42,9 +39,8 @@ class AzureMachine(Machine):
         file.write_text(yaml.safe_dump(azure.config()))
         super().__init__(folder, settings={"clouds": "azure", "azure_cloud": file})
         self.azure, self.s3 = azure, s3
-        marks = {MARKER: self.run_id, leftovers.MARKER: leftovers.mark()}
         reach = [("127.0.0.1", self.port), ("127.0.0.1", urlsplit(s3.endpoint).port or 0)]
-        self.hosts = Hosts(azure, folder / "vms", reach=reach, marks=marks)
+        self.hosts = Hosts(azure, folder / "vms", reach=reach, marks=marks_of(self))
 
     def counter_on_azure(self, **more: Any) -> str:
         pools = [{"cloud": "azure", "region": "eastus", "vm": D2}]
@@ -64,25 +60,12 @@ def machine(azure: Emulator, tmp_path: Path) -> Iterator[AzureMachine]:
     azure.roles = {"none": roles}
     with S3Server() as s3:
         made = AzureMachine(tmp_path / "machine", azure, s3)
-        with made.hosts, made:
-            try:
-                yield made
-            finally:
-                print(made.hosts.told())  # noqa: T201  pytest shows it of a test that failed
+        with running(made, made.hosts):
+            yield made
 
 
 def evicted_once(machine: AzureMachine, job: str) -> None:
-    """From the first VM's training on: evicted, replaced, resumed, done, and nothing left."""
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
-    machine.client.preempt(job)
-    machine.wait(job, lambda job: job.state in JOB_ENDED, what="over", over=True)
-    done = machine.job(job)
-    first, second = done.attempts
-    assert (done.state, first.reason, second.reason) == ("succeeded", "preempted", "succeeded")
-    assert (second.restored_step or 0) >= (first.step_at_notice or 0) > 0
-    numbers = steps_in_log(machine, job, 2)
-    assert numbers == list(range((second.restored_step or 0) + 1, numbers[-1] + 1))
-    until(lambda: machine.azure.group.left() == [], what="the resource group is empty")
+    preempt_once(machine, job, left=machine.azure.group.left)
 
 
 def test_a_job_is_evicted_by_azure_and_ends_on_another_vm(machine: AzureMachine) -> None:

@@ -21,12 +21,9 @@ from fakes.gcp import Gce
 from fakes.gcp.hosts import Hosts
 from fakes.gcp.server import GceServer
 from fakes.gcs_server import GENERATION, GcsServer
-from spothop.wire import JOB_ENDED
-from support import leftovers
-from support.counter import steps_in_log
-from support.machine import MARKER, Machine
+from support.cloud_jobs import marks_of, preempt_once, running
+from support.machine import Machine
 from support.require import need_namespaces
-from support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -48,10 +45,11 @@ class GcpMachine(Machine):
         keys = compute.write_key(folder / "key.json")
         super().__init__(folder, settings=settings, environment=keys)
         self.gce, self.gcs = compute.gce, gcs
-        marks = {MARKER: self.run_id, leftovers.MARKER: leftovers.mark()}
         bucket = ("127.0.0.1", urlsplit(gcs.endpoint).port or 0)
         reach = [("127.0.0.1", self.port), bucket]
-        self.hosts = Hosts(self.gce, folder / "vms", token=VM_TOKEN, reach=reach, marks=marks)
+        self.hosts = Hosts(
+            self.gce, folder / "vms", token=VM_TOKEN, reach=reach, marks=marks_of(self)
+        )
 
     def storage(self) -> dict[str, Any]:
         """Without keys: VM and master have those of their own."""
@@ -75,25 +73,12 @@ def machine(tmp_path: Path) -> Iterator[GcpMachine]:
         gcs = stack.enter_context(GcsServer())
         gcs.tokens = {VM_TOKEN}
         made = GcpMachine(tmp_path / "machine", compute, gcs)
-        with made.hosts, made:
-            try:
-                yield made
-            finally:
-                print(made.hosts.told())  # noqa: T201  pytest shows it of a test that failed
+        with running(made, made.hosts):
+            yield made
 
 
 def preempted_once(machine: GcpMachine, job: str) -> None:
-    """From the first VM's training on: preempted, replaced, resumed, done, and nothing left."""
-    machine.wait(job, lambda job: (job.step or 0) > 20, what="training")
-    machine.client.preempt(job)
-    machine.wait(job, lambda job: job.state in JOB_ENDED, what="over", over=True)
-    done = machine.job(job)
-    first, second = done.attempts
-    assert (done.state, first.reason, second.reason) == ("succeeded", "preempted", "succeeded")
-    assert (second.restored_step or 0) >= (first.step_at_notice or 0) > 0
-    numbers = steps_in_log(machine, job, 2)
-    assert numbers == list(range((second.restored_step or 0) + 1, numbers[-1] + 1))
-    until(lambda: machine.gce.living() == [], what="the project is empty")
+    preempt_once(machine, job, left=machine.gce.living)
 
 
 def test_a_job_is_preempted_by_compute_engine_and_ends_on_another_vm(machine: GcpMachine) -> None:
