@@ -88,11 +88,22 @@ def test_put_replaces(store: ObjectStore) -> None:
     assert store.size("k") == 1
 
 
+def test_the_tag_of_an_object_changes_with_its_content(store: ObjectStore) -> None:
+    store.put("d/k", b"one")
+    (listed,) = store.scan("d")
+    assert (listed.key, listed.size, listed.etag) == ("d/k", 3, store.info("d/k").etag)
+    assert listed.etag
+    store.put("d/k", b"two")
+    assert store.info("d/k").etag != listed.etag
+
+
 def test_missing_objects_are_missing(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(ObjectMissing):
         store.get("none")
     with pytest.raises(ObjectMissing):
         store.size("none")
+    with pytest.raises(ObjectMissing):
+        store.info("none")
     with pytest.raises(ObjectMissing):
         store.fetch("none", tmp_path / "f", size=1, on_bytes=ignore)
 

@@ -114,6 +114,29 @@ def entry_is_unreadable(machine: FaultyMachine, name: str, folder: Path, *, how:
     machine.gone(job)
 
 
+# --- several storages ---------------------------------------------------------------------------
+
+
+def saved_near(machine: FaultyMachine, name: str, folder: Path, *, killed: str = "") -> None:
+    """The chain in one folder, the data in one that lies in the VM's region; where the agent is
+    killed in between, the next one finishes what it began."""
+    if killed:
+        machine.strike(name, killed, "kill")
+    near = (folder / "near").as_uri()
+    region = machine.client.pools()[0].pool.region
+    main = (machine.home / "storage").as_uri()
+    storage = [main, {"url": near, "cloud": "local", "region": region}]
+    job = hopper(machine, save_every=2, name=name, checkpoint={"storage": storage})
+    machine.wait(job, lambda j: len(j.checkpoints) >= 2, what="saved twice")
+    machine.calm(name)
+    machine.client.preempt(job, notice_s=0)
+    ended = check_all(machine, job, folder, STEPS)
+    assert ended.attempts[1].restored_step is not None
+    kept = {record.url for entry in chain(machine, job) for record in entry.files}
+    assert kept == {near}
+    assert not list((machine.home / "storage" / "jobs" / job).glob("data/*"))
+
+
 # --- races --------------------------------------------------------------------------------------
 
 
@@ -296,6 +319,8 @@ MIDDLE = ["during_upload", "before_commit", "after_commit"]
 CASES: dict[str, Case] = {
     **{f"data-is-{how}": partial(data_is_damaged, how=how) for how in DAMAGE},
     **{f"entry-is-{how}": partial(entry_is_unreadable, how=how) for how in ("torn", "empty")},
+    "near": saved_near,
+    **{f"near-killed-{at}": partial(saved_near, killed=at) for at in ("after_upload", *MIDDLE[1:])},
 }
 """On one machine, whose storage stays."""
 

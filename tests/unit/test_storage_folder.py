@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,3 +111,21 @@ def test_copies_where_sendfile_does_not_work(
     store = FolderStore(tmp_path)
     store.send("k", tmp_path / "f", size=len(data), on_bytes=lambda count: None)
     assert store.get("k") == data
+
+
+def test_a_folder_that_is_deleted_while_one_is_made_in_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes the last object of a job's folder takes the folder with it."""
+    store, mkdir, raced = FolderStore(tmp_path), Path.mkdir, []
+
+    def just_deleted(self: Path, *args: Any, **kwargs: Any) -> None:
+        if self.name == "data" and not raced:
+            raced.append(self)
+            self.parent.rmdir()
+        mkdir(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", just_deleted)
+    store.put("jobs/j/data/a", b"a")
+    assert raced
+    assert store.get("jobs/j/data/a") == b"a"

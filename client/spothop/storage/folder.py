@@ -214,8 +214,8 @@ class FolderStore:
     def _open_aside(self, folder: Path) -> tuple[int, Path]:
         aside = folder / (TEMPORARY + secrets.token_hex(8))
         for left in reversed(range(_TRIES)):
-            self._make(folder)
-            try:
+            try:  # whoever deletes the last object beside it takes the folder with it
+                self._make(folder)
                 return os.open(
                     aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666
                 ), aside
