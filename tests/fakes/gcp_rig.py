@@ -42,12 +42,14 @@ vm_types:
 """
 
 
-def driver(gce: Gce, config: GcpConfig) -> GcpCloud:
-    return GcpCloud(
-        config,
-        calls=GcpCalls(login=Key(gce), transport=gce.transport()),
-        now=lambda: datetime.fromtimestamp(gce.clock(), timezone.utc),
-    )
+def driver(gce: Gce, config: GcpConfig, *, ahead_s: float = 0.0) -> GcpCloud:
+    """`ahead_s`: the master's clock, against Google's."""
+
+    def now() -> datetime:
+        return datetime.fromtimestamp(gce.clock() + ahead_s, timezone.utc)
+
+    calls = GcpCalls(login=Key(gce), transport=gce.transport(), now=now)
+    return GcpCloud(config, calls=calls, now=now)
 
 
 class GcpRig(Named):

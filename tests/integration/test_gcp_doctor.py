@@ -11,7 +11,8 @@ import yaml
 
 from fakes.gcp import Gce
 from fakes.gcp_rig import FILE, driver
-from spothop.wire import Verdict
+from spothop.wire import AgentConfig, Dialect, Pool, Verdict
+from spothop_master.clouds.base import OWNER_TAG, LaunchSpec
 from spothop_master.clouds.gcp.config import GcpConfig
 from spothop_master.clouds.gcp.driver import GcpCloud
 
@@ -103,3 +104,37 @@ def test_credentials_that_nobody_takes_end_it(gce: Gce, cloud: GcpCloud) -> None
     [check] = cloud.diagnose("gs://runs")
     assert (check.subject, check.verdict) == ("credentials", Verdict.FAILED)
     assert "GOOGLE_APPLICATION_CREDENTIALS" in check.hint
+
+
+@pytest.mark.parametrize("ahead_s", [-240.0, 240.0])
+def test_a_clock_that_is_off_is_told_and_moments_are_told_in_its_time(
+    gce: Gce, ahead_s: float
+) -> None:
+    gce.insert_s, gce.delete_s = 20.0, 30.0
+    cloud = driver(gce, GcpConfig.model_validate(yaml.safe_load(FILE)), ahead_s=ahead_s)
+    [clock] = [check for check in cloud.diagnose("") if check.subject == "clock"]
+    assert (clock.verdict, "240 s" in clock.fact) == (Verdict.LOOK, True)
+    rig_spec = LaunchSpec(
+        pool=Pool(cloud="gcp", region="us-central1", zone="us-central1-a", vm="e2-standard-2"),
+        user_data=AgentConfig(
+            master="http://m", token="j", vm="vm-1", dialect=Dialect.GCP, directory="/x"
+        ),
+        script="#!/bin/sh\n",
+        tags={OWNER_TAG: "us"},
+    )
+
+    def ours() -> float:
+        return gce.clock() + ahead_s
+
+    asked_at = ours()
+    vm = cloud.launch(rig_spec, "t")
+    assert vm.requested_at.timestamp() == pytest.approx(asked_at, abs=2)
+    gce.clock.advance(20)
+    [found] = cloud.list("us")
+    assert found.running_at is not None
+    assert found.running_at.timestamp() == pytest.approx(ours(), abs=2)
+    cloud.terminate(vm.id)
+    gce.clock.advance(30)
+    [found] = cloud.list("us")
+    assert found.ended_at is not None
+    assert found.ended_at.timestamp() == pytest.approx(ours(), abs=2)

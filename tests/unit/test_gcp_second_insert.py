@@ -9,6 +9,7 @@ from tests.unit.test_gcp_pure import config, spec
 
 from spothop.wire import Pool
 from spothop_master.clouds.base import CloudVmState, LaunchSpec
+from spothop_master.clouds.clock import CloudClock
 from spothop_master.clouds.gcp import errors, labels, reading, requests
 from spothop_master.clouds.gcp.config import GcpConfig
 from spothop_master.clouds.gcp.driver import GcpCloud
@@ -37,6 +38,8 @@ def test_a_second_insert_that_failed_says_nothing_of_the_vm_of_the_first() -> No
 
 class Taken:
     """Answers that there is a VM of this name, inside the operation."""
+
+    clock = CloudClock()
 
     def __init__(self, made: Mapping[str, Any]) -> None:
         self._made = made

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -219,7 +220,8 @@ class Gce:
                 )
             except Cut:
                 raise httpx.ReadError("cut by script") from None
-            return httpx.Response(status, json=body, headers=dict(headers))
+            date = formatdate(self.clock(), usegmt=True)
+            return httpx.Response(status, json=body, headers={"date": date, **headers})
 
         return httpx.MockTransport(handle)
 

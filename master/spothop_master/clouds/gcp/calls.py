@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 import httpx
 
 from spothop_master.clouds.base import Ambiguous, AuthFailed, BadRequest, Unavailable
+from spothop_master.clouds.clock import CloudClock
 from spothop_master.clouds.gcp import errors
 
 HOSTS: Mapping[str, str] = {
@@ -72,6 +74,10 @@ class Caller(Protocol):
     def who(self) -> str:
         """Whose credentials these are. Raises AuthFailed, Unavailable."""
 
+    @property
+    def clock(self) -> CloudClock:
+        """How far ours is ahead, by the answers so far."""
+
 
 class Login(Protocol):
     """Where the header of a request comes from. Raises CloudError."""
@@ -93,12 +99,15 @@ class GcpCalls:
         endpoint_url: str | None = None,
         login: Login | None = None,
         transport: httpx.BaseTransport | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         """`endpoint_url` stands for all of Google's hosts; for tests, as are the others."""
         self._endpoint_url = endpoint_url
         self._transport = transport
         self._http: httpx.Client | None = None
         self._login = login or DefaultLogin(self._client)
+        self._now = now
+        self._clock = CloudClock()
         self._partial = True
         """Whether `PARTIAL` is taken, as far as it is known."""
         self._lock = threading.Lock()
@@ -150,6 +159,10 @@ class GcpCalls:
     def who(self) -> str:
         return self._login.who()
 
+    @property
+    def clock(self) -> CloudClock:
+        return self._clock
+
     def _url(self, path: str) -> str:
         first, _, rest = path.lstrip("/").partition("/")
         url = f"{HOSTS[first]}/{rest}"
@@ -166,9 +179,11 @@ class GcpCalls:
         *,
         launch: bool,
     ) -> httpx.Response:
-        headers = self._login.headers()
+        headers, asked_at = self._login.headers(), self._now()
         try:
-            return self._client().request(method, url, params=params, json=body, headers=headers)
+            answer = self._client().request(method, url, params=params, json=body, headers=headers)
+            self._clock.heard(answer.headers.get("date"), asked_at=asked_at, now=self._now())
+            return answer
         except _UNSENT as error:
             raise Unavailable(_words(url, error), code=type(error).__name__) from error
         except httpx.HTTPError as error:

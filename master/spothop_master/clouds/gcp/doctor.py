@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from spothop.wire import Verdict
 from spothop_master.clouds.base import AuthFailed, BadRequest, Check, CloudError
+from spothop_master.clouds.clock import check
 from spothop_master.clouds.gcp import errors
 from spothop_master.clouds.gcp.calls import Caller
 from spothop_master.clouds.gcp.config import GcpConfig, RegionConfig
@@ -67,6 +68,7 @@ class Doctor:
             yield _failed(subject, str(error), hint)
             return
         yield _ok("credentials", f"{who}, project {self.config.project}")
+        yield check(self.calls.clock, "Google")
         yield self._permissions()
         yield self._account()
         yield self._global_quotas(found)

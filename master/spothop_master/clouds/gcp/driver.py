@@ -63,7 +63,7 @@ class GcpCloud:
         """`types`: those of the catalogue. Calls nothing, and imports no package of Google's."""
         self._config = config
         self._types = types_of(config, types or {})
-        self._calls = calls or GcpCalls(endpoint_url=config.endpoint_url)
+        self._calls = calls or GcpCalls(endpoint_url=config.endpoint_url, now=now)
         self._offers = Offers(config, self._types, self._calls, now=now)
         self._lives = Lives(now)
         self._notice = config.preemption_notice
@@ -166,7 +166,7 @@ class GcpCloud:
                 token=token,
                 pool=spec.pool,
                 state=CloudVmState.PENDING,
-                requested_at=reading.moment(operation["insertTime"]),
+                requested_at=reading.moment(operation["insertTime"]) + self._calls.clock.ahead,
                 tags=dict(spec.tags),
             )
         else:
@@ -177,12 +177,15 @@ class GcpCloud:
 
     def _made(self, vm_id: VmId, token: str) -> Vm:
         try:
-            return reading.vm(self._get(vm_id))
+            return self._read(self._get(vm_id))
         except CloudError as error:
             if error.code not in errors.GONE:
                 raise
             text = f"there was a VM for {token}, which is not there any more"
             raise Ambiguous(text, code=error.code) from error
+
+    def _read(self, instance: Mapping[str, Any]) -> Vm:
+        return reading.vm(instance, ahead=self._calls.clock.ahead)
 
     def _get(self, vm_id: VmId) -> Any:
         return self._calls.call("GET", self._path(vm_id))
@@ -212,7 +215,7 @@ class GcpCloud:
         rows, silent = reading.instances(pages)
         if away := sorted(zone for zone in silent if zone.startswith(f"{region}-")):
             raise Unavailable(f"{', '.join(away)}: no listing", code="UNREACHABLE")
-        vms = [vm for vm in map(reading.vm, rows) if vm.pool.region == region]
+        vms = [vm for vm in map(self._read, rows) if vm.pool.region == region]
         listed = [vm.id for vm in self._lives.saw(vms)]
         if unclear := self._lives.unclear(region, owner, listed):
             self._lives.tell(self._fates(unclear), listed=listed)
@@ -234,7 +237,8 @@ class GcpCloud:
                     raise
                 log.warning("GCP: why VMs end is not known: %s", error)
                 return found
-            found.update((vm_id, reading.fate(each)) for vm_id, each in by_vm.items())
+            ahead = self._calls.clock.ahead
+            found.update((vm_id, reading.fate(each, ahead=ahead)) for vm_id, each in by_vm.items())
         return found
 
     def end_cause(self, vm_id: str) -> EndCause | None:
@@ -288,7 +292,7 @@ class GcpCloud:
             if error.code in errors.GONE:
                 raise BadRequest(f"no VM {vm_id} in GCP") from error
             raise
-        vm = reading.vm(instance)
+        vm = self._read(instance)
         if not vm.pool.spot:
             raise BadRequest(f"VM {vm_id} is on demand; only spot VMs are preempted")
         if vm.state not in (CloudVmState.PENDING, CloudVmState.RUNNING):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from spothop.wire import Pool
@@ -74,8 +74,8 @@ _EMPTY = "NO_RESULTS_ON_PAGE"
 """The one warning that says nothing is wrong."""
 
 
-def vm(instance: Answer) -> Vm:
-    """One VM as it is listed."""
+def vm(instance: Answer, *, ahead: timedelta = timedelta()) -> Vm:
+    """One VM as it is listed. Its moments are of our clock, which is `ahead` of Google's."""
     known = instance.get("labels") or {}
     state = _STATES.get(str(instance.get("status")), CloudVmState.STOPPING)
     started = instance.get("lastStartTimestamp")
@@ -85,8 +85,10 @@ def vm(instance: Answer) -> Vm:
         token=labels.decoded(known.get(labels.TOKEN, "")),
         pool=pool(instance, zone),
         state=state,
-        requested_at=moment(instance["creationTimestamp"]),
-        running_at=moment(started) if started and state is not CloudVmState.PENDING else None,
+        requested_at=moment(instance["creationTimestamp"]) + ahead,
+        running_at=(
+            moment(started) + ahead if started and state is not CloudVmState.PENDING else None
+        ),
         tags=labels.tags_of(known),
     )
 
@@ -121,8 +123,13 @@ def operations(pages: Iterable[Answer]) -> dict[str, list[Answer]]:
     return found
 
 
-def fate(operations: Sequence[Answer]) -> Fate:
+def fate(operations: Sequence[Answer], *, ahead: timedelta = timedelta()) -> Fate:
     """Of one VM, its operations the oldest first. What asked for its end first is its cause."""
+    found = _fate(operations)
+    return found if found.over_at is None else replace(found, over_at=found.over_at + ahead)
+
+
+def _fate(operations: Sequence[Answer]) -> Fate:
     for operation in operations:
         refused = errors.of_operation(operation)
         if operation.get("operationType") == INSERTED and refused is not None:
