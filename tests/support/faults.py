@@ -60,18 +60,19 @@ class FaultyMachine(Machine):
     poll_s = 0.2  # several tests at the same time: their looking must not be the load
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self._chaos = folder / "chaos"
-        self._chaos.mkdir(parents=True)
+        self.chaos = folder / "chaos"  # by a job's name: what its agents' SPOTHOP_CHAOS is
+        self.chaos.mkdir(parents=True)
         script = (
             'spec="${2%/disk/agent.json}/spec.json"; '
             """job=$(sed -n 's/.*"spothop-job": "\\(.*\\)-[0-9a-f]*".*/\\1/p' "$spec"); """
-            f'export SPOTHOP_CHAOS="$(cat {shlex.quote(str(self._chaos))}/$job 2>/dev/null)"; '
+            f'export SPOTHOP_CHAOS="$(cat {shlex.quote(str(self.chaos))}/$job 2>/dev/null)"; '
             f'exec {shlex.quote(sys.executable)} -m spothop_agent "$@"'
         )
         command = ["/bin/sh", "-c", script, "agent"]
         # Its agents read the points at which they are struck from our folder, as our user.
         options.setdefault("isolation", "namespaces" if namespaces_work() else "processes")
-        super().__init__(folder, cloud={"agent_command": command}, **options)
+        cloud = {"agent_command": command, **options.pop("cloud", {})}
+        super().__init__(folder, cloud=cloud, **options)
 
     def submit(self, run: str = "python train.py", *, files: Mapping[str, str], **spec: Any) -> str:
         """Of saves there are only those of the script and of a notice, unless `checkpoint` says
@@ -79,12 +80,12 @@ class FaultyMachine(Machine):
         return super().submit(run, files=files, **{"checkpoint": {"policy": "none"}, **spec})
 
     def strike(self, name: str, point: str, action: str) -> None:
-        aside = self._chaos / f".{name}"
+        aside = self.chaos / f".{name}"
         aside.write_text(f"agent:{point}={action}", encoding="utf-8")
-        aside.replace(self._chaos / name)
+        aside.replace(self.chaos / name)
 
     def calm(self, name: str) -> None:
-        (self._chaos / name).unlink(missing_ok=True)
+        (self.chaos / name).unlink(missing_ok=True)
 
     def master_died(self) -> None:
         """Wait for that, and start it again."""
