@@ -226,6 +226,11 @@ def stand_in(master: ServedMaster, *codes: int, broken: int = 0, **more: str) ->
     return found
 
 
+def home_of(vm: BootedVm) -> str:
+    """Where nobody has set one."""
+    return "/root" if os.access("/root", os.W_OK) else f"{vm.directory}/home"
+
+
 def over(vm: BootedVm) -> str:
     """What was done when the agent was not started again."""
     return until(lambda: vm.told, what="the VM ends itself", details=lambda: vm.log)
@@ -244,7 +249,7 @@ def test_one_tool_is_enough(
     assert "no answer" not in vm.log
     assert over(vm) == "shutdown -h +10\n"  # refused: its master ends it, or it ends itself
     runs = (vm.directory / "runs").read_text()
-    assert runs == "169.254.169.254,metadata.google.internal /root\n"
+    assert runs == f"169.254.169.254,metadata.google.internal {home_of(vm)}\n"
 
 
 def test_a_list_with_spaces_of_what_needs_no_proxy_keeps_no_agent_from_its_start(
@@ -254,7 +259,8 @@ def test_a_list_with_spaces_of_what_needs_no_proxy_keeps_no_agent_from_its_start
     assert vm.boot(NO_PROXY="localhost, 10.0.0.1").returncode == 0
     over(vm)
     runs = (vm.directory / "runs").read_text()
-    assert runs == "169.254.169.254,metadata.google.internal,localhost,10.0.0.1 /root\n"
+    told = "169.254.169.254,metadata.google.internal,localhost,10.0.0.1"
+    assert runs == f"{told} {home_of(vm)}\n"
 
 
 HOSTILE = """a;touch hacked,$(touch${IFS}hacked),`touch hacked`,'b',"c",\\,%n,*,\xe4|x&y#z"""
@@ -298,6 +304,28 @@ def test_a_full_disk_is_told_on_the_console_and_starts_nothing(
     assert done.returncode == 1
     assert "cannot be written: is the disk full, or read-only?" in console.read_text()
     assert vm.told == ""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+def test_a_hardened_image_boots(master: ServedMaster, booted: Callable[..., BootedVm]) -> None:
+    """No program starts from /tmp, /root is read-only, and nobody has set HOME."""
+    vm = booted(**config_of_a_launch(master))
+    vm.give("curl", str(shutil.which("curl")))
+    root = str(vm.directory.parent)  # the VM's disk, which may be in /tmp here
+    mounts = (
+        f"mount --bind /tmp /tmp && mount --bind {root} {root} && "
+        "mount -o remount,bind,noexec,nosuid,nodev /tmp && "
+        "mount --bind /root /root && mount -o remount,bind,ro /root && "
+        'unset HOME; exec "$@"'
+    )
+    inside = (str(shutil.which("unshare")), "-m", "/bin/sh", "-c", mounts, "-")
+    done = vm.boot(
+        inside=(*inside, "/usr/bin/env", f"PATH={vm.bin}"), PATH=os.defpath + ":/usr/sbin:/sbin"
+    )
+    assert (done.returncode, done.stderr) == (0, ""), vm.log
+    until(lambda: joined(master, vm.config.vm), what="the agent joins", details=lambda: vm.log)
+    assert f"HOME={vm.directory}/home" in (vm.directory / "agent.sh").read_text()
+    assert (vm.directory / "home").is_dir()
 
 
 def test_an_agent_that_was_only_stopped_is_started_again_and_ends_no_vm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import platform
@@ -112,3 +113,35 @@ def test_a_uv_that_fails_fails_the_setup(
     with pytest.raises(SystemExit, match="ended with 7"):
         setup_portable.main(str(unpacked), {})
     assert not (unpacked / "python").exists()
+
+
+# --- the Python that it promises ------------------------------------------------------------------
+
+OLDEST = (3, 6)
+GENERIC = frozenset({"list", "dict", "set", "frozenset", "tuple", "type"})
+
+
+def test_it_runs_on_the_oldest_python_that_it_promises() -> None:
+    """No interpreter so old is at hand: its grammar is, and what annotations do at run time. What
+    of collections.abc and of the built-in types takes parameters does so from 3.9 on."""
+    tree = ast.parse(Path(setup_portable.__file__).read_text("utf-8"), feature_version=OLDEST)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in ("collections", "collections.abc")
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            assert node.value.id not in GENERIC | imported, f"line {node.lineno}"
+        if isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            unions = [each for each in ast.walk(node.annotation) if isinstance(each, ast.BinOp)]
+            assert not unions, f"line {node.lineno}: unions are of 3.10"
+        assert not isinstance(node, (ast.NamedExpr, ast.Match)), "of 3.8 and 3.10"
+        if isinstance(node, ast.ImportFrom):
+            assert node.module != "__future__", "annotations are of 3.7"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            newer = {"removeprefix": "3.9", "removesuffix": "3.9"}
+            assert node.func.attr not in newer, f"line {node.lineno}"
+            keywords = {keyword.arg for keyword in node.keywords}
+            assert not keywords & {"capture_output", "text", "dirs_exist_ok"}, "of 3.7 and 3.8"

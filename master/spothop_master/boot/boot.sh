@@ -148,7 +148,10 @@ fi
 PY=$(cat "$A/python")
 say "agent installed: $A, $PY"
 
-HOME=${HOME:-/root} # neither cloud-init nor systemd has one, and caches of training libraries need it
+if [ -z "${HOME:-}" ]; then # training libraries need one
+  HOME=/root
+  (: >/root/.$$ && rm /root/.$$) 2>/dev/null || { HOME=$D/home; mkdir -p "$HOME"; }
+fi
 NO_PROXY=169.254.169.254,metadata.google.internal${NO_PROXY:+,$NO_PROXY}
 NO_PROXY=$(printf %s "$NO_PROXY" | tr -d '[:space:]') # not all that read it leave spaces out
 put "$D/agent.sh" <<END

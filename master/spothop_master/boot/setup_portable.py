@@ -17,8 +17,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
 from html import unescape
+from typing import Mapping  # noqa: UP035 - the one of collections.abc takes no parameters before 3.9
 from urllib.parse import urljoin, urlsplit
 from urllib.request import urlopen
 
