@@ -150,6 +150,18 @@ def mended(installation: Bootstrap, told: list[str], whole: Any) -> None:
     assert ({**installation.account(), "vms": []}, installation.policies()) == whole, told
 
 
+@pytest.mark.parametrize("region", ["cn-north-1", "us-gov-west-1"])
+def test_other_parts_of_aws_are_refused_before_anything_is_asked(
+    installation: Bootstrap, region: str
+) -> None:
+    installation.aws.calls.clear()
+    assert installation.run(region=region, dry_run=True) == 1
+    [error, hint] = installation.errors
+    assert error == f"error: --region = {region}: bootstrap knows AWS's common regions only"
+    assert hint.startswith("hint: set it up by hand")
+    assert installation.aws.calls == []
+
+
 def test_another_accounts_bucket_is_not_taken(installation: Bootstrap) -> None:
     aws = installation.aws
     aws.script.fail("HEAD /*", "AccessDenied")

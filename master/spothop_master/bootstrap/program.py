@@ -69,6 +69,7 @@ class Asked:
 
 def bootstrap(asked: Asked, world: World) -> int:
     """The exit code. Raises Failed, Refused, CloudError and PackageError."""
+    _check_region(asked.region)
     reader = Reader(world.calls, asked.region)
     account = reader.account()
     known = reader.bucket_name()
@@ -112,6 +113,14 @@ def bootstrap(asked: Asked, world: World) -> int:
 
 def _steps(asked: Asked, wanted: Wanted, found: Found, world: World) -> list[Step]:
     return removal(wanted, found) if asked.delete else plan(wanted, found, now=world.now())
+
+
+def _check_region(region: str) -> None:
+    """The policies name ARNs of the partition `aws`, and the other parts of AWS are other ones,
+    those in China with addresses of their own, too (amazonaws.com.cn)."""
+    if region.startswith(("cn-", "us-gov-")):
+        hint = 'set it up by hand: docs/aws.md, "China and GovCloud"'
+        raise Refused((f"--region = {region}: bootstrap knows AWS's common regions only", hint))
 
 
 def _check_bucket(name: str, known: str) -> None:
