@@ -15,7 +15,7 @@ from spothop.wire import Assignment, StorageSpec, spec_at
 from spothop_agent.outbox import Entry as Accepted
 
 if TYPE_CHECKING:
-    from spothop.checkpoints import Chain, Entry, FileRecord, Outline, Staged, Stores
+    from spothop.checkpoints import Ahead, Chain, Entry, FileRecord, Outline, Staged, Stores
     from spothop.storage import ObjectStore
     from spothop_agent.environment.shelf import Shelf
     from spothop_agent.near_stores import NearStores
@@ -145,6 +145,28 @@ class CheckpointStore:
             )
         return self._chain.fence(self._assignment.attempt, vm=self._vm).n
 
+    def newest(self, before: int | None = None) -> int | None:
+        """The number of the newest checkpoint in the chain, or below `before`; None: there is none,
+        or nobody can read it."""
+        from spothop.checkpoints import Chain, Entry
+
+        chain = Chain(self._store, self._assignment.job)  # one of its own: another thread's call
+        entries = (e for e in chain.newest_first(before) if not (isinstance(e, Entry) and e.fence))
+        found = next(entries, None)
+        return found.n if isinstance(found, Entry) else None
+
+    def fetch_ahead(self, n: int, folder: Path, on_progress: OnProgress) -> Ahead | None:
+        """Checkpoint `n` into a folder of its own, for a later `restore`. None where it is not
+        whole: that is for the restore to tell. `on_progress` may raise, to end it."""
+        from spothop.checkpoints import Ahead, Chain, Entry, restore
+
+        entry = Chain(self._store, self._assignment.job).load(n)
+        if not isinstance(entry, Entry):
+            return None
+        folder.mkdir(exist_ok=True)
+        found = restore(self._store, [entry], folder, on_progress=on_progress, stores=self._stores)
+        return Ahead(folder, entry, found.path) if found.path is not None else None
+
     def restore(
         self,
         work: Path,
@@ -152,13 +174,16 @@ class CheckpointStore:
         fence: int | None,
         on_progress: OnProgress,
         staged: Staged | None = None,
+        ahead: Ahead | None = None,
     ) -> Restore:
         """The newest intact checkpoint before our fence (None: our own too); without one what
         `init_from` names."""
         from spothop.checkpoints import restore
 
         entries = self._chain.newest_first(before=fence)
-        found = restore(self._store, entries, work, on_progress=on_progress, stores=self._stores)
+        found = restore(
+            self._store, entries, work, on_progress=on_progress, stores=self._stores, ahead=ahead
+        )
         rejected = tuple(found.rejected)
         if found.entry is None:
             return self._init(work, rejected, on_progress, staged)

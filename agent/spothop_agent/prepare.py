@@ -1,6 +1,7 @@
 """From an assignment to a directory in which the process can start.
 
-bundle, setup, data, waiting for the fence, fence, restore. Each part that is complete is noted in
+bundle, setup beside data, waiting for the fence, fence, restore; the newest checkpoint is fetched
+beside all that comes before the fence (`ahead`). Each part that is complete is noted in
 the state, so that an agent that is started again goes on behind it; a part that was cut off is done
 again from its beginning.
 """
@@ -14,16 +15,17 @@ import json
 import logging
 import random
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from spothop.storage.errors import StorageDenied, StorageError
 from spothop.training.resume import stamp
 from spothop.wire import FencedInReport, PhaseReport, PreparedReport, RestoredReport
 from spothop_agent import bundle, process_tree, staging
+from spothop_agent.ahead import FetchingAhead
 from spothop_agent.context import Context
 from spothop_agent.environment.keeping import SetupCacheOfAttempt
 from spothop_agent.master_link import LinkError, MasterAway, backoff_s
@@ -39,6 +41,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+PARTS = ("bundle", "setup", "data")
 DENIED_S = 120.0
 """A store that refuses a job which has had its storage before is believed after so long: roles and
 policies reach all parts of a cloud only after a while."""
@@ -98,10 +101,20 @@ class Preparation:
 
     async def run(self) -> None:
         """Raises PreparationFailed, and Fenced when a newer attempt is in the chain."""
+        ahead = FetchingAhead(self._context)
+        try:
+            await self._run(ahead)
+        finally:
+            await ahead.close()
+
+    async def _run(self, ahead: FetchingAhead) -> None:
+        if self._context.state.phase < Phase.FENCED:
+            ahead.start()
         if self._context.state.phase < Phase.PREPARED:
             await self._part("bundle", self._bundle)
-            await self._part("setup", self._setup)
-            await self._part("data", self._data)
+            await self._side_by_side(
+                self._part("setup", self._setup), self._part("data", self._data)
+            )
             self._context.report(PreparedReport(), key="prepared", urgent=True)
             self._context.state_file.set(phase=Phase.PREPARED)
         if self._context.state.phase < Phase.FENCED:
@@ -111,15 +124,26 @@ class Preparation:
                 await self._fence()
         if self._context.state.phase < Phase.RESTORED:
             async with self._phase("restore"):
-                await self._restore()
+                await self._restore(ahead)
+
+    async def _side_by_side(self, *parts: Coroutine[Any, Any, None]) -> None:
+        """The first failure ends the others; of two, that of the first one is told."""
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            await cancel_all([*tasks])
 
     async def _part(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        done = self._context.state.prepared
-        if name in done:
+        if name in self._context.state.prepared:
             return
         async with self._phase(name):
             await work()
-        self._context.state_file.set(prepared=(*done, name))
+        done = {*self._context.state.prepared, name}
+        self._context.state_file.set(prepared=tuple(part for part in PARTS if part in done))
 
     @asynccontextmanager
     async def _phase(self, name: str) -> AsyncIterator[None]:
@@ -270,7 +294,7 @@ class Preparation:
         self._context.report(FencedInReport(n=n), key="fenced_in", urgent=True)
         self._context.state_file.set(phase=Phase.FENCED, fence_n=n)
 
-    async def _restore(self) -> None:
+    async def _restore(self, ahead: FetchingAhead) -> None:
         chaos = self._context.chaos
         chaos.reach("before_restore")
         fence = self._context.state.fence_n
@@ -283,7 +307,14 @@ class Preparation:
             chaos.reach("during_restore")
             pace(done, total)
 
-        restore = partial(store.restore, work, fence=fence, on_progress=on_progress, staged=staged)
+        restore = partial(
+            store.restore,
+            work,
+            fence=fence,
+            on_progress=on_progress,
+            staged=staged,
+            ahead=await ahead.files(fence),
+        )
         found = await self._stored(staging.with_room, self._context.agent_paths, restore)
         chaos.reach("after_restore")
         await self._context.threads.disk(staging.discard, self._context.agent_paths)

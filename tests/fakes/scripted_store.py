@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fakes.virtual_time import Takes
-from spothop.checkpoints import Entry, Fenced, FileRecord, Staged
+from spothop.checkpoints import Ahead, Entry, Fenced, FileRecord, Staged
 from spothop.storage.errors import StorageError
 from spothop_agent.checkpoint_store import CheckpointStore, Restore
 from spothop_agent.outbox import Entry as Accepted
@@ -25,6 +25,9 @@ class ScriptedStore(CheckpointStore):
         self.commit_takes: dict[int, float] = {}
         self.fenced_by: int | None = None
         self.found = Restore(path=None, step=0, n=None)
+        self.ahead: int | None = None
+        self.ahead_takes = 0.0
+        self.taken: Ahead | None = None
         self.skipped: list[str] = []
         self.steps: list[int] = []
         self.there: dict[str, Entry] = {}
@@ -52,6 +55,20 @@ class ScriptedStore(CheckpointStore):
             raise Fenced(self._job, self._attempt, self.fenced_by)
         return 1
 
+    def newest(self, before: int | None = None) -> int | None:
+        self._called("newest")
+        return self.ahead
+
+    def fetch_ahead(
+        self, n: int, folder: Path, on_progress: Callable[[int, int], None]
+    ) -> Ahead | None:
+        self._called("fetch_ahead")
+        if self.ahead_takes:
+            raise Takes(
+                self.ahead_takes, lambda: Ahead(folder, Entry(n=n, attempt=1, id=""), folder)
+            )
+        return Ahead(folder, Entry(n=n, attempt=1, id=""), folder)
+
     def restore(
         self,
         work: Path,
@@ -59,7 +76,9 @@ class ScriptedStore(CheckpointStore):
         fence: int | None,
         on_progress: Callable[[int, int], None],
         staged: Staged | None = None,
+        ahead: Ahead | None = None,
     ) -> Restore:
+        self.taken = ahead
         self._called("restore")
         on_progress(1, 1)
         return self.found

@@ -15,7 +15,7 @@ import pytest
 from fakes.attempt_harness import AttemptHarness
 from fakes.virtual_time import play
 from spothop.checkpoints import Fenced
-from spothop.storage import StorageDenied
+from spothop.storage import StorageDenied, StorageUnavailable
 from spothop_agent.prepare import SETUP_PID, Preparation, PreparationFailed, failures
 from spothop_agent.state import Phase
 from support.waiting import WITHIN_S
@@ -61,7 +61,7 @@ def test_setup_runs_in_the_jobs_directory_once(tmp_path: Path) -> None:
         await prepare(run).run()
         assert run.state.prepared == ("bundle", "setup", "data")
         assert run.state.phase is Phase.RESTORED
-        assert f"{run.context.paths.work}\ntrain.py\n" in run.log()
+        assert {str(run.context.paths.work), "train.py"} <= {*run.log().splitlines()}
         run.context.state_file.set(phase=Phase.ASSIGNED)  # an agent that died before it was noted
         await prepare(run).run()
         assert (run.context.paths.work / "count").read_text() == "once\n"
@@ -98,7 +98,7 @@ def test_a_failed_setup_names_its_end(tmp_path: Path, script: str, told: str) ->
         with pytest.raises(PreparationFailed, match=told) as caught:
             await prepare(run).run()
         assert (caught.value.phase, caught.value.user) == ("setup", True)
-        assert run.state.prepared == ("bundle",)
+        assert "setup" not in run.state.prepared
         await run.context.link.close()
 
     in_real_time(scenario)
@@ -129,3 +129,34 @@ def test_a_master_that_is_away_delays_the_bundle(tmp_path: Path) -> None:
         await run.context.link.close()
 
     play(scenario)
+
+
+def test_data_is_fetched_while_setup_runs(tmp_path: Path) -> None:
+    """This `setup:` would never end otherwise."""
+
+    async def scenario() -> None:
+        script = "while [ ! -e ../came ]; do sleep 0.01; done"
+        run = AttemptHarness(tmp_path, setup=script, data={"x": "file:///data"})
+
+        def fetch_data(*_: Any) -> int:
+            (run.context.paths.root / "came").touch()
+            return 1
+
+        run.store.fetch_data = fetch_data  # type: ignore[method-assign]
+        await asyncio.wait_for(prepare(run).run(), WITHIN_S)
+        assert run.state.prepared == ("bundle", "setup", "data")
+        await run.context.link.close()
+
+    in_real_time(scenario)
+
+
+def test_a_failed_setup_does_not_wait_for_the_data(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        run = AttemptHarness(tmp_path, setup="exit 7", data={"x": "file:///data"})
+        run.store.fails["fetch_data"] = [StorageUnavailable("away") for _ in range(1000)]
+        with pytest.raises(PreparationFailed, match="exit code 7"):
+            await asyncio.wait_for(prepare(run).run(), WITHIN_S)
+        assert run.state.prepared == ("bundle",)
+        await run.context.link.close()
+
+    in_real_time(scenario)

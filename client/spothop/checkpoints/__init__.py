@@ -9,6 +9,7 @@
     journal.py   what of an upload is durable, also over a restart of the agent
     upload.py    `upload`: a file or directory to data objects, before the commit
     restore.py   `restore`: the newest intact checkpoint back to its place
+    ahead.py     a checkpoint that was fetched before it is needed
     prune.py     `to_prune` (pure) and `prune`
     staged.py    files of a data set that are on this machine already
     transfer.py  outputs, data sets and input checkpoints: whole trees without a chain
@@ -21,6 +22,7 @@ is its fence; nothing of an older attempt can follow it.
 
 from __future__ import annotations
 
+from spothop.checkpoints.ahead import Ahead
 from spothop.checkpoints.chain import Chain, ChainDamaged, Fenced, NotFencedIn, UnknownCommits
 from spothop.checkpoints.entry import BadEntry, Entry, FileRecord, Outline
 from spothop.checkpoints.journal import Journal
@@ -38,6 +40,7 @@ from spothop.checkpoints.transfer import (
 from spothop.checkpoints.upload import upload
 
 __all__ = [
+    "Ahead",
     "BadEntry",
     "Candidate",
     "Chain",

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spothop.checkpoints import keys
+from spothop.checkpoints.ahead import Ahead
 from spothop.checkpoints.entry import AnyEntry, BadEntry, Entry, FileRecord
 from spothop.checkpoints.parallel import OnProgress, Progress, for_each
 from spothop.checkpoints.stores import Stores
@@ -72,10 +73,12 @@ def restore(
     *,
     on_progress: OnProgress | None = None,
     stores: Stores | None = None,
+    ahead: Ahead | None = None,
 ) -> Restored:
     """Put the newest intact checkpoint among `entries` below `target`.
 
-    `stores` opens those that entries name beside `store`, which holds the chain.
+    `stores` opens those that entries name beside `store`, which holds the chain. Files with a
+    content that is in `ahead` are taken from there.
 
     `entries` are those before this attempt's fence: a collection in any order, or an iterator that
     is newest first (`Chain.newest_first(before=fence.n)` reads no more of them than needed).
@@ -97,7 +100,7 @@ def restore(
             lost = lost or entry.n != FIRST_FENCE
             continue
         try:
-            path = _restore_twice(stores, entry, target, on_progress)
+            path = _restore_twice(stores, entry, target, on_progress, ahead)
         except Damaged as damage:
             if not (damage.gone and maybe_pruned):
                 rejected.append(f"{entry} is damaged: {damage}; trying the one before")
@@ -123,11 +126,15 @@ def _newer(store: ObjectStore, entry: BadEntry) -> StorageUnsupported:
 
 
 def _restore_twice(
-    stores: Stores, entry: Entry, target: Path, on_progress: OnProgress | None
+    stores: Stores,
+    entry: Entry,
+    target: Path,
+    on_progress: OnProgress | None,
+    ahead: Ahead | None,
 ) -> Path:
     """A second read, unless an object is missing altogether."""
     try:
-        return _restore_one(stores, entry, target, on_progress)
+        return _restore_one(stores, entry, target, on_progress, ahead)
     except Damaged as damage:
         if damage.gone:
             raise
@@ -159,7 +166,11 @@ def _candidates(entries: Iterable[AnyEntry]) -> Iterator[tuple[AnyEntry, bool]]:
 
 
 def _restore_one(
-    stores: Stores, entry: Entry, target: Path, on_progress: OnProgress | None
+    stores: Stores,
+    entry: Entry,
+    target: Path,
+    on_progress: OnProgress | None,
+    ahead: Ahead | None = None,
 ) -> Path:
     try:
         place = keys.inside(target, entry.root)
@@ -170,7 +181,7 @@ def _restore_one(
     try:
         fresh = aside / "new"
         try:
-            _download(stores, entry, fresh, Progress(on_progress, entry.size))
+            _download(stores, entry, fresh, Progress(on_progress, entry.size), ahead)
         except (FileExistsError, NotADirectoryError) as error:  # two records for one place
             raise Damaged(f"its files contradict each other: {error}") from error
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -181,19 +192,25 @@ def _restore_one(
     return place
 
 
-def _download(stores: Stores, entry: Entry, fresh: Path, progress: Progress) -> None:
+def _download(
+    stores: Stores, entry: Entry, fresh: Path, progress: Progress, ahead: Ahead | None
+) -> None:
+    def fetch(record: FileRecord, place: Path, *, sync: bool) -> None:
+        if ahead is not None and ahead.take(record, place):
+            progress.add(record.size)
+        else:
+            fetch_file(stores.at(record.url), record, place, progress, sync=sync)
+
     if not entry.is_dir:
         if len(entry.files) != 1 or entry.files[0].is_folder:
             raise Damaged(f"a single file was saved, but {len(entry.files)} are recorded")
-        fetch_file(stores.at(entry.files[0].url), entry.files[0], fresh, progress)
+        fetch(entry.files[0], fresh, sync=True)
         return
     fresh.mkdir()
     places = _places(fresh, entry.files)
     for_each(
         [record for record in entry.files if not record.is_folder and not record.link],
-        lambda record: fetch_file(
-            stores.at(record.url), record, places[record.path], progress, sync=False
-        ),
+        lambda record: fetch(record, places[record.path], sync=False),
         lambda record: record.size,
         workers=READERS,
     )
