@@ -33,6 +33,7 @@ class ScriptedStore(CheckpointStore):
         self.there: dict[str, Entry] = {}
         self.uploads: list[int] = []
         self.calls: list[str] = []
+        self.told: list[str] = []
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -48,6 +49,13 @@ class ScriptedStore(CheckpointStore):
     ) -> int:
         self._called("fetch_data")
         return 1
+
+    def measure(self) -> None:
+        self._called("measure")
+
+    def news(self) -> list[str]:
+        told, self.told = self.told, []
+        return told
 
     def fence(self) -> int:
         self._called("fence")

@@ -114,16 +114,25 @@ def test_every_report_of_that_release_is_among_the_messages() -> None:
     }
 
 
-def test_what_a_newer_agent_can_read_is_agreed_on_at_the_join(master: HttpMaster) -> None:
-    agent = launched(master, max_duration="1h")
+def test_what_a_newer_agent_can_read_is_agreed_on_at_the_join(
+    master: HttpMaster, tmp_path: Path
+) -> None:
+    home = (tmp_path / "home" / "storage").as_uri()
+    storages = [home, {"url": f"{home}/near", "region": "west", "cloud": "here"}]
+    agent = launched(master, max_duration="1h", checkpoint={"storage": storages})
     body = {"token": agent.join_token, "agent_version": "9"}
-    left = {}
+    left, stores = {}, {}
     for said, spoken in ((None, "1"), (f"1-{PROTOCOL + 5}", str(PROTOCOL)), (speaks(), "2")):
         headers = {} if said is None else {SPEAKS: said}
         answer = master.call("POST", "/agent/v1/join", json=body, token="", headers=headers)
         assert answer.headers[SPOKEN] == spoken
-        left[spoken] = "ends_in_s" in answer.json()["assignment"]
+        assignment = answer.json()["assignment"]
+        left[spoken] = "ends_in_s" in assignment
+        assert assignment["storage"]["url"] == home
+        stores[spoken] = [each["region"] for each in assignment.get("stores", ())]
+        assert ("cloud" in assignment) == ("region" in assignment) == (spoken == "2")
     assert left == {"1": False, "2": True}
+    assert stores == {"1": [], "2": ["", "west"]}
 
 
 @pytest.mark.parametrize(

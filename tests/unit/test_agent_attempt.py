@@ -29,11 +29,13 @@ from spothop.wire import (
     Insurance,
     MessageReport,
     PhaseReport,
+    PlacedStorage,
     PreparationFailedReport,
     RestoredReport,
     SaveKind,
     SaveRequestedReport,
     StartedReport,
+    StorageSpec,
 )
 from spothop_agent.checkpoint_store import Restore
 from spothop_agent.prepare import DENIED_S
@@ -126,6 +128,23 @@ def test_a_stop_of_before_the_restart_prepares_nothing(tmp_path: Path) -> None:
             "ended before the training process started: cancelled"
         ]
         await run.context.link.close()
+
+    play(scenario)
+
+
+def test_several_stores_are_measured_and_one_that_fails_is_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        stores = [PlacedStorage(storage=StorageSpec(url=f"s3://{name}/x")) for name in "ab"]
+        run = AttemptHarness(tmp_path, stores=stores)
+        run.store.told = ["this VM cannot save to s3://b/x"]
+        await run.training(step=10)
+        await until(lambda: "measure" in run.store.calls)
+        run.process.hand_over(10)
+        await until(lambda: run.store.steps == [10])
+        (message,) = run.reports(MessageReport)
+        assert (message.level, message.text) == ("warning", "this VM cannot save to s3://b/x")
+        await run.over()
+        assert run.store.calls.count("measure") == 1
 
     play(scenario)
 

@@ -31,6 +31,23 @@ def storage(tmp_path: Path) -> StorageSpec:
     return spec
 
 
+def test_data_in_another_storage_is_fetched_from_there(
+    storage: StorageSpec, tmp_path: Path
+) -> None:
+    near = StorageSpec(url=(tmp_path / "near").as_uri())
+    source = tmp_path / "newer"
+    source.write_text("newer weights")
+    kind, chain = SaveKind.PERIODIC, Chain(open_store(storage), JOB)
+    files = upload(open_store(near), JOB, 1, 8, kind, source, url=near.url)
+    chain.commit(1, step=8, kind=kind, files=files, root="ckpt", is_dir=False, meta={})
+    found = fetch(storage, JOB, tmp_path / "to", others=[near])
+    assert (found.step, [path.name for path in found.outputs]) == (8, ["result"])
+    assert (tmp_path / "to" / "ckpt").read_text() == "newer weights"
+    (tmp_path / "near").rename(tmp_path / "away")
+    with pytest.raises(ClientError, match="near"):
+        fetch(storage, JOB, tmp_path / "again", others=[near])
+
+
 def test_a_second_download_replaces_the_first(storage: StorageSpec, tmp_path: Path) -> None:
     to = tmp_path / "to"
     fetch(storage, JOB, to)
