@@ -14,12 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from chaos import runner, schedule
 from chaos.check import violations
 from chaos.schedule import Schedule
-from support import leftovers, memory_disk, postgres
+from support import leftovers, memory_disk, postgres, warm_master
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def play(plan: Schedule, folder: Path) -> Outcome:
         story += room.story
         if found:
             story += [_timeline(room, job) for job in room.jobs]
-        found += [f"left over: {thing}" for thing in runner.left_of(room.machine, folder)]
+        found += [f"left over: {thing}" for thing in room.close()]
     return Outcome(
         schedule=plan,
         violations=found,
@@ -93,6 +94,8 @@ def _work(folder: Path, plan: Schedule) -> Outcome:
 def _begin(marker: str) -> None:
     os.environ[leftovers.MARKER] = marker  # noqa: TID251  of all processes of ours
     memory_disk.use()
+    for end in (postgres.close, warm_master.close):  # a worker calls nothing of atexit
+        Finalize(None, end, exitpriority=1)
 
 
 def _seeds(text: str) -> list[int]:

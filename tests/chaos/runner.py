@@ -33,7 +33,6 @@ from support import database
 from support.counter import expected_value
 from support.disks import fill, small_disk
 from support.faults import FaultyMachine, is_stopped, prefixed
-from support.machine import Machine
 from support.masters import Masters
 from support.ports import free_port
 from support.require import may_mount
@@ -102,6 +101,7 @@ class Room:
         """Cloud ids of VMs whose notice may come to nothing, for what was done to them."""
         self.not_met = 0
         """Faults whose moment did not come before the jobs were over."""
+        self._closed = False
         self._due = list(schedule.faults)
         self._held: list[tuple[float, Callable[[], None]]] = []
         self._steps: dict[int, int] = {}
@@ -371,6 +371,14 @@ class Room:
                     os.kill(pid, signal.SIGCONT)
         self.restart_masters()
 
+    def close(self) -> list[str]:
+        """End the machine; what it has left, the first time."""
+        if self._closed:
+            return []
+        self._closed = True
+        left: list[str] = self.machine.close()
+        return left + [f"folder {path}" for path in self.folder.glob("machine/cloud/vms/.new-*")]
+
     def facts(self) -> Facts:
         for job in self.jobs:
             self.machine.gone(job)
@@ -446,13 +454,7 @@ def room(schedule: Schedule, folder: Path) -> Iterator[Room]:
         machine = kind(folder / "machine", **options)
         line = Line(port, machine.port)
         stack.callback(line.close)
-        stack.callback(machine.close)
+        found = Room(schedule, folder, machine, line, s3)
+        stack.callback(found.close)
         machine.start()
-        yield Room(schedule, folder, machine, line, s3)
-
-
-def left_of(machine: Machine, folder: Path) -> list[str]:
-    """End the machine; what it leaves."""
-    left: list[str] = machine.close()
-    left += [f"folder {path}" for path in folder.glob("machine/cloud/vms/.new-*")]
-    return left
+        yield found
