@@ -74,10 +74,9 @@ GROUPS = {
             f"spothop_agent/{name}.py" for name in ("saves", "outbox", "notices", "notice_states")
         ),
         tests=(
-            "unit/test_agent_saves.py",
+            "unit/test_agent_saves*.py",
             "unit/test_agent_outbox.py",
-            "unit/test_agent_notices.py",
-            "unit/test_agent_notices_restarts.py",
+            "unit/test_agent_notices*.py",
             "unit/test_agent_notice_states.py",
             "unit/test_agent_backups.py",
         ),

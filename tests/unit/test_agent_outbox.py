@@ -359,3 +359,17 @@ def test_a_torn_entry_says_its_id_and_what_is_wrong(tmp_path: Path) -> None:
     assert found.id == "1-1"
     assert "No such file" in found.message
     assert "\n" not in found.message
+
+
+def test_an_error_without_words_is_named_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "1-1")
+
+    def fail(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(outbox, "_size", fail)
+    found = outbox.read(tmp_path, "1-1")
+    assert isinstance(found, Torn)
+    assert found.message.endswith(": FileNotFoundError")
