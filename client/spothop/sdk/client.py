@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import codecs
-import reprlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -17,53 +16,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import httpx
 
 from spothop.jobspec import JobSpec
+from spothop.sdk.admin import Admin
 from spothop.sdk.bundle import Bundle
 from spothop.sdk.errors import ClientError, NotSpothop, Unreachable
-from spothop.sdk.http import Http
+from spothop.sdk.http import Http, part
 from spothop.wire import (
     JOB_ENDED,
     CancelReply,
     CancelRequest,
     CheckpointPage,
     CheckpointView,
-    CheckView,
     DiskView,
     EventView,
     InjectionView,
     InjectRequest,
-    InventoryView,
     JobDetail,
     JobNews,
     JobPage,
     JobView,
     ManyJobs,
     ManyReply,
-    NewToken,
     PlanReply,
     PoolView,
     PreemptRequest,
-    QuotaRequest,
-    StrayView,
     SubmitRequest,
-    TokenView,
-    UserView,
     VmPage,
     VmView,
 )
-from spothop.wire.access import RoleName
 
 if TYPE_CHECKING:
     from spothop.sdk.downloads import Downloaded
 
 WAIT_S = 20.0
 """Long poll of followers."""
-CHECKS_S = 120.0
-"""For the checks of a master's clouds: some twenty calls a region, one after the other."""
 PAUSE_S = 1.0
 """Between polls where the master has nothing to hold the answer for."""
 PAGE = 50
@@ -72,8 +61,6 @@ LONG_PAGE = 500
 """The most that a page may have."""
 NO_EVENTS = 2**62
 """Above the id of any."""
-LONGEST_NAME = 200
-"""Of what a job or VM is asked for by; ids have 80 characters at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +80,8 @@ class LogText:
     text: str
 
 
-class Client:
-    """A master, as one user sees it."""
+class Client(Admin):
+    """A master, as one user sees it; `Admin` has what only admins may."""
 
     def __init__(
         self,
@@ -151,49 +138,6 @@ class Client:
             answer = self._http.send("POST", "/jobs", body=request)
         return self._http.read(JobView, answer)
 
-    # --- users and tokens, for admins ---
-
-    def users(self) -> list[UserView]:
-        """By name."""
-        return self._http.read(list[UserView], self._http.send("GET", "/users"))
-
-    def add_user(self, name: str, *, role: RoleName = "user") -> NewToken:
-        """A new user, with a first token."""
-        body = {"name": name, "role": role}
-        return self._http.read(NewToken, self._http.send("POST", "/users", body=body))
-
-    def set_disabled(self, user: str, *, disabled: bool) -> UserView:
-        """Whether the user's tokens count; jobs train on."""
-        path = f"/users/{_part(user)}/{'disable' if disabled else 'enable'}"
-        return self._http.read(UserView, self._http.send("POST", path))
-
-    def set_quota(self, user: str, request: QuotaRequest) -> UserView:
-        """Only the fields that were set of it: the others stay."""
-        body = request.model_dump(exclude_unset=True)
-        path = f"/users/{_part(user)}/quota"
-        return self._http.read(UserView, self._http.send("PATCH", path, body=body))
-
-    def tokens(self, *, all: bool = False) -> list[TokenView]:
-        """Those that count, or `all` that ever were; newest first."""
-        params = {"all": "true"} if all else {}
-        return self._http.read(list[TokenView], self._http.send("GET", "/tokens", params=params))
-
-    def create_token(
-        self,
-        user: str,
-        *,
-        name: str = "",
-        role: RoleName | None = None,
-        expires_in_s: float | None = None,
-    ) -> NewToken:
-        """The only answer that ever holds the token. `role`: what it may do at most."""
-        body = {"user": user, "name": name, "role": role, "expires_in_s": expires_in_s}
-        return self._http.read(NewToken, self._http.send("POST", "/tokens", body=body))
-
-    def revoke_token(self, token_id: int) -> TokenView:
-        """From now on the token does not count, nor do browsers that logged in with it."""
-        return self._http.read(TokenView, self._http.send("DELETE", f"/tokens/{token_id}"))
-
     # --- looking ---
 
     def me(self) -> dict[str, str]:
@@ -246,7 +190,7 @@ class Client:
 
     def job(self, job: str) -> JobDetail:
         """One job, by id or name; of several of one name the newest, when all have ended."""
-        return self._http.read(JobDetail, self._http.send("GET", f"/jobs/{_part(job)}"))
+        return self._http.read(JobDetail, self._http.send("GET", f"/jobs/{part(job)}"))
 
     def vm_page(
         self,
@@ -290,48 +234,12 @@ class Client:
             params: dict[str, str | int] = {"limit": LONG_PAGE}
             if cursor is not None:
                 params["cursor"] = cursor
-            answer = self._http.send("GET", f"/jobs/{_part(job)}/checkpoints", params=params)
+            answer = self._http.send("GET", f"/jobs/{part(job)}/checkpoints", params=params)
             page = self._http.read(CheckpointPage, answer)
             yield from page.checkpoints
             cursor = page.next
             if cursor is None:
                 return
-
-    def strays(self) -> list[StrayView]:
-        """VMs with the master's tag that no row of it owns. For admins."""
-        return self._http.read(list[StrayView], self._http.send("GET", "/strays"))
-
-    def end_strays(self, *, cloud: str | None = None) -> list[StrayView]:
-        """Let the master end those that it holds, of one cloud or of all; the answer names them."""
-        params = {} if cloud is None else {"cloud": cloud}
-        return self._http.read(
-            list[StrayView], self._http.send("POST", "/strays/end", params=params)
-        )
-
-    def inventory(self, *, cloud: str | None = None) -> list[InventoryView]:
-        """What the clouds themselves list of this master, of one cloud or of all, beside its rows.
-        For admins; takes a few seconds for each region."""
-        params = {} if cloud is None else {"cloud": cloud}
-        answer = self._http.send("GET", "/inventory", params=params, wait_s=CHECKS_S)
-        return self._http.read(list[InventoryView], answer)
-
-    def end_inventory(self, cloud: str, *, now: bool = False) -> InventoryView:
-        """One step towards the end of everything of this master in a cloud, and what is left: ask
-        again until nothing is. Jobs are cancelled after a save; `now`: without. For admins."""
-        answer = self._http.send(
-            "POST",
-            f"/inventory/{_part(cloud)}/end",
-            params={"now": "true" if now else "false"},
-            wait_s=CHECKS_S,
-        )
-        return self._http.read(InventoryView, answer)
-
-    def checks(self, *, cloud: str | None = None) -> list[CheckView]:
-        """What the master's cloud accounts lack, of one cloud or of all. For admins; takes a few
-        seconds for each region."""
-        params = {} if cloud is None else {"cloud": cloud}
-        answer = self._http.send("GET", "/checks", params=params, wait_s=CHECKS_S)
-        return self._http.read(list[CheckView], answer)
 
     def disk(self) -> DiskView:
         """What the master keeps, in bytes."""
@@ -346,7 +254,7 @@ class Client:
         `all_events` has them all."""
         answer = self._http.send(
             "GET",
-            f"/jobs/{_part(job)}/events",
+            f"/jobs/{part(job)}/events",
             params={"after": after, "wait_s": wait_s},
             wait_s=wait_s,
         )
@@ -387,7 +295,7 @@ class Client:
         params: dict[str, str | int | float] = {"after": after, "wait_s": wait_s, "seen": seen}
         if attempt:
             params |= {"attempt": attempt, "offset": offset}
-        path = f"/jobs/{_part(job)}/news"
+        path = f"/jobs/{part(job)}/news"
         answer = self._http.send("GET", path, params=params, wait_s=wait_s)
         return self._http.read(JobNews, answer)
 
@@ -398,7 +306,7 @@ class Client:
         params: dict[str, str | int | float] = {"offset": offset, "wait_s": wait_s}
         if attempt is not None:
             params["attempt"] = attempt
-        answer = self._http.send("GET", f"/jobs/{_part(job)}/logs", params=params, wait_s=wait_s)
+        answer = self._http.send("GET", f"/jobs/{part(job)}/logs", params=params, wait_s=wait_s)
         try:
             return LogPiece(
                 attempt=int(answer.headers["X-Attempt"]),
@@ -473,7 +381,7 @@ class Client:
 
     def _want(self, job: str, wish: str, *, now: bool = False, why: str) -> JobView:
         params = ({"now": "true"} if now else {}) | ({"why": why} if why else {})
-        answer = self._http.send("POST", f"/jobs/{_part(job)}/{wish}", params=params)
+        answer = self._http.send("POST", f"/jobs/{part(job)}/{wish}", params=params)
         return self._http.read(JobView, answer)
 
     def cancel_all(
@@ -522,10 +430,10 @@ class Client:
 
     def preempt(self, job: str, *, notice_s: float | None = None) -> VmView:
         """Take the VM of a job away, as its cloud would; `notice_s` 0 is no notice at all."""
-        return self._preempt(f"/jobs/{_part(job)}/preempt", notice_s)
+        return self._preempt(f"/jobs/{part(job)}/preempt", notice_s)
 
     def preempt_vm(self, vm: str, *, notice_s: float | None = None) -> VmView:
-        return self._preempt(f"/vms/{_part(vm)}/preempt", notice_s)
+        return self._preempt(f"/vms/{part(vm)}/preempt", notice_s)
 
     def _preempt(self, path: str, notice_s: float | None) -> VmView:
         answer = self._http.send("POST", path, body=PreemptRequest(notice_s=notice_s))
@@ -533,17 +441,17 @@ class Client:
 
     def inject(self, job: str, request: InjectRequest) -> InjectionView:
         """Preempt whichever VM of the job trains, again and again; for tests of it."""
-        return self._inject("POST", f"/jobs/{_part(job)}/injection", request)
+        return self._inject("POST", f"/jobs/{part(job)}/injection", request)
 
     def inject_vm(self, vm: str, request: InjectRequest) -> InjectionView:
         """Preempt this VM, once, when the first interval is over."""
-        return self._inject("POST", f"/vms/{_part(vm)}/injection", request)
+        return self._inject("POST", f"/vms/{part(vm)}/injection", request)
 
     def stop_injection(self, job: str) -> InjectionView:
-        return self._inject("DELETE", f"/jobs/{_part(job)}/injection", None)
+        return self._inject("DELETE", f"/jobs/{part(job)}/injection", None)
 
     def stop_injection_vm(self, vm: str) -> InjectionView:
-        return self._inject("DELETE", f"/vms/{_part(vm)}/injection", None)
+        return self._inject("DELETE", f"/vms/{part(vm)}/injection", None)
 
     def _inject(self, method: str, path: str, request: InjectRequest | None) -> InjectionView:
         return self._http.read(InjectionView, self._http.send(method, path, body=request))
@@ -579,17 +487,6 @@ def _newest_attempt(job: JobDetail) -> int:
 
 def _mapping(spec: JobSpec | Mapping[str, Any]) -> dict[str, Any]:
     return spec.as_written() if isinstance(spec, JobSpec) else dict(spec)
-
-
-def _part(name: str) -> str:
-    """One path segment: a name may hold nearly anything, `..` and slashes included."""
-    if len(name) > LONGEST_NAME or not name.isprintable():
-        raise ClientError(
-            f"no job or VM can be called {reprlib.repr(name)}: "
-            f"names and ids are printable and have at most {LONGEST_NAME} characters",
-            "`spothop jobs --all` and `spothop vms` list those that there are",
-        )
-    return quote(name, safe="").replace(".", "%2E") or "%20"
 
 
 def _decoder() -> codecs.IncrementalDecoder:

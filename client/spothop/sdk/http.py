@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -17,6 +17,8 @@ from spothop.wire import Problem
 ANSWER_S = 30.0
 CONNECT_S = 5.0
 CONNECT_RETRIES = 2
+LONGEST_NAME = 200
+"""Of what a job or VM is asked for by; ids have 80 characters at most."""
 
 T = TypeVar("T")
 
@@ -184,3 +186,14 @@ _TOKEN_HINT = (
     "set SPOTHOP_TOKEN; a local master wrote its token to <home>/master/admin.token, "
     "which is used by itself when SPOTHOP_URL is of this machine"
 )
+
+
+def part(name: str) -> str:
+    """One path segment: a name may hold nearly anything, `..` and slashes included."""
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise ClientError(
+            f"no job or VM can be called {reprlib.repr(name)}: "
+            f"names and ids are printable and have at most {LONGEST_NAME} characters",
+            "`spothop jobs --all` and `spothop vms` list those that there are",
+        )
+    return quote(name, safe="").replace(".", "%2E") or "%20"
