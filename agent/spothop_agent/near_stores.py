@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from spothop.storage import (
 )
 from spothop.storageoptions import without_password
 from spothop.wire import Assignment, PlacedStorage
+
+_log = logging.getLogger(__name__)
 
 PROBE = 1 << 20
 RETRY_S = 300.0
@@ -116,7 +119,8 @@ class NearStores:
             except (SourceChanged, SourceUnreadable, UnsafePath):
                 raise
             except StorageError as error:
-                self._failed(choice.url, error, following)
+                instead = without_password(following) if following else ""
+                self._failed(choice.url, error, instead)
                 errors.append(error)
             else:
                 self._works(choice.url)
@@ -133,23 +137,30 @@ class NearStores:
         try:
             store = self._stores.at(self._name(url))
             store.put(key, bytes(PROBE))
-            with self._lock:
-                self._upload_s[url] = self._clock() - began
-            store.delete([key])
         except StorageError as error:
-            self._failed(url, error, None)
+            self._failed(url, error, "another one of the list")
+            return
+        with self._lock:
+            self._upload_s[url] = self._clock() - began
+        try:
+            store.delete([key])
+        except StorageError as error:  # rights to save are enough to save
+            _log.info("the probe %s stays in %s: %s", key, url, error)
 
-    def _failed(self, url: str, error: StorageError, following: str | None) -> None:
+    def _failed(self, url: str, error: StorageError, instead: str) -> None:
+        """`instead` is where saves go; empty: nowhere, all have failed."""
         with self._lock:
             self._failed_at[url] = self._clock()
             if url in self._told:
                 return
             self._told.add(url)
-            instead = without_password(following) if following else "another one of the list"
-            self._news.append(
-                f"this VM cannot save to {without_password(url)}: {error}; saves go to {instead}"
-                f" for now, and this one is tried again after {RETRY_S / 60:.0f} min"
+            then = (
+                f"saves go to {instead} for now, and this one is tried again after"
+                f" {RETRY_S / 60:.0f} min"
+                if instead
+                else "and no other one of the list has taken this save; all are tried again"
             )
+            self._news.append(f"this VM cannot save to {without_password(url)}: {error}; {then}")
 
     def _works(self, url: str) -> None:
         with self._lock:

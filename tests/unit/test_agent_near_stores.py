@@ -125,6 +125,20 @@ def test_a_near_store_that_fails_costs_no_save(s3: S3Server, tmp_path: Path) -> 
     assert west.restore(work, fence=None, on_progress=ignore).step == 8
 
 
+def test_a_store_that_deletes_nothing_may_still_be_the_nearest(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    main = tmp_path / "main"
+    west = CheckpointStore(job(main, in_the_west(s3.spec()), at=THERE), first=True)
+    west.fence()
+    s3.add(Fault(operation="Delete*", status=403, code="AccessDenied", times=FOR_EVER))
+    west.measure()
+    assert s3.count("Delete*") > 0
+    files = west.upload(accepted(tmp_path / "outbox", 7), ignore)
+    assert {record.url for record in files} == {"s3://bucket/runs"}
+    assert west.news() == []
+
+
 def test_without_the_first_store_nothing_is_committed(s3: S3Server, tmp_path: Path) -> None:
     """The near one has the data, and that is no promise; what was sent is not sent again."""
     main = tmp_path / "main"
@@ -258,6 +272,10 @@ def test_where_all_fail_trying_again_is_not_given_up_for_one_that_refuses(bench:
     with pytest.raises(StorageUnavailable, match="down"):
         bench.upload()
     assert bench.sent == ["a", "b", "c"]
+    first, second, third = bench.near.news()
+    assert "saves go to " + bench.urls[1] in first
+    assert "saves go to " + bench.urls[2] in second
+    assert "no other one of the list has taken this save" in third
 
 
 def test_what_is_wrong_with_the_payload_is_no_fault_of_a_store(bench: Bench) -> None:
