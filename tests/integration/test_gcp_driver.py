@@ -194,13 +194,16 @@ def test_without_a_notice_where_the_project_may_have_none(gce: Gce, make_cloud: 
     cloud = make_cloud()
     assert {info.grace_s for info in cloud.pools()} == {120}
     vm = cloud.launch(spec(), "t")
+    assert vm.grace_s == 30, "its row was written by the offer of before"
     assert gce.life(vm.id).notice_s == 0
     assert gce.count("instances.insert") == 2
     assert {info.grace_s for info in cloud.pools() if info.pool.spot} == {30}
-    cloud.launch(spec(), "t2")
-    assert gce.count("instances.insert") == 3, "it is asked for no more"
+    assert cloud.launch(spec(), "t2").grace_s == 30
+    assert cloud.launch(spec(POOL.model_copy(update={"spot": False})), "t3").grace_s is None
+    assert make_cloud(preemption_notice=False).launch(spec(), "t4").grace_s is None
+    assert gce.count("instances.insert") == 5, "it is asked for no more"
     assert make_cloud().launch(spec(), "t").id == vm.id, "another master finds the same VM"
-    assert len(gce.lives()) == 2
+    assert len(gce.lives()) == 4
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from fakes.fake_cloud import FakeCloud
 from fakes.master_harness import Inline, Later, MasterHarness
 from spothop.wire import VmReason
+from spothop_master.clouds.base import Vm
 from spothop_master.core.facts import Limits
 from spothop_master.loops.effects import FRESH, Effects, Terminate, threads
 from spothop_master.loops.results import Results
@@ -115,6 +117,21 @@ def test_one_whose_lease_is_lost_takes_no_other_with_it(harness: MasterHarness) 
     found = {vm.id: (vm.state, vm.lease_token) for vm in harness.vms()}
     assert found.pop(lost) == ("requested", "another's")
     assert [*found.values()] == [("booting", None)] * 2
+
+
+def test_a_vm_with_less_notice_than_its_pool_promised_is_planned_with_that(
+    harness: MasterHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, graces = harness.cloud.launch, iter([None, 7.0, None])
+
+    def less(*args: Any) -> Vm:
+        return replace(launch(*args), grace_s=next(graces))
+
+    monkeypatch.setattr(harness.cloud, "launch", less)
+    assert answered_together(harness, asked_at_once(harness)) == [2]
+    assert [(vm.state, vm.lease_token) for vm in harness.vms()] == [("booting", None)] * 3
+    promised, own = sorted({vm.grace_s for vm in harness.vms()}, reverse=True)
+    assert (own, promised > 7) == (7.0, True)
 
 
 def back_off(at: datetime, scope: str, name: str) -> BackOffRow:

@@ -189,6 +189,8 @@ class Vm:
     """A refusal that came after the launch was accepted, inside the provider's operation. Of one
     that is terminated nothing is left; in any other state it stays until we terminate it."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    grace_s: float | None = None
+    """Of one that was just launched: from its notice to its end, where its pool promised more."""
 
 
 OWNER_TAG = "spothop-owner"

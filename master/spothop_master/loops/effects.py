@@ -351,7 +351,11 @@ class Effects:
             row = session.get_one(VmRow, effect.vm)
             text = f"launched in {row.zone} as {cloud_id}"
             vms.launched(session, row, cloud_id=cloud_id, reason=text, now=self.clock())
+            if vm.grace_s is not None:
+                row.grace_s = vm.grace_s
 
+        if vm.grace_s is not None:
+            return write
         taken = Taken(
             job=effect.job,
             vm=effect.vm,

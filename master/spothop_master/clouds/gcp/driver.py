@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -105,9 +106,12 @@ class GcpCloud:
                 "GCP: spot VMs have no notice here; `preemption_notice: false` says so at once: %s"
             )
             log.warning(text, error)
-            self._notice = False
+            self._notice = notice = False
             operation = self._insert(spec, token, notice=False)
-        return self._accepted(spec, token, operation)
+        vm = self._accepted(spec, token, operation)
+        # The offers may still promise the notice: they are read once a minute.
+        less = spec.pool.spot and self._config.preemption_notice and not notice
+        return replace(vm, grace_s=SHUTDOWN_S) if less else vm
 
     def _check_price(self, spec: LaunchSpec) -> None:
         """There is no cap that Compute Engine would keep for us."""
