@@ -70,6 +70,9 @@ CREDENTIALS = (ALL - SHOWN - {"sse_customer_key_base64", "encryption_key"}) | {
 }
 """Names of those that say who we are; what is not here comes from the environment or a role."""
 
+AZURE_SCHEMES = frozenset({"az", "azure", "adl"})
+"""Of Azure's, those whose URLs begin with an account: `az://ACCOUNT/CONTAINER/path`."""
+
 _OF_SCHEME = {
     **dict.fromkeys(("s3", "s3a"), "S3"),
     "gs": "GCS",

@@ -102,7 +102,6 @@ def test_the_debug_dump_of_obstore_is_left_out() -> None:
         "no url at all",
         "s3://",
         "s3://[my-bucket]/x",
-        "az://container",
     ],
 )
 def test_a_bad_url_says_field_value_and_hint(url: str) -> None:

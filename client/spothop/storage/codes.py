@@ -79,10 +79,15 @@ _AZURE = {
     "AuthorizationFailure": Meaning.DENIED,
     "AuthorizationPermissionMismatch": Meaning.DENIED,
     "AuthorizationProtocolMismatch": Meaning.DENIED,
+    "AuthorizationResourceTypeMismatch": Meaning.DENIED,
+    "AuthorizationServiceMismatch": Meaning.DENIED,
     "AuthorizationSourceIPMismatch": Meaning.DENIED,
     "InsufficientAccountPermissions": Meaning.DENIED,
     "InvalidAuthenticationInfo": Meaning.DENIED,
+    "KeyBasedAuthenticationNotPermitted": Meaning.DENIED,
     "NoAuthenticationInformation": Meaning.DENIED,
+    "PublicAccessNotPermitted": Meaning.DENIED,
+    "AccountRequiresHttps": Meaning.UNUSABLE,
     "ContainerDisabled": Meaning.UNUSABLE,
     "ContainerNotFound": Meaning.UNUSABLE,
     "InvalidResourceName": Meaning.UNUSABLE,
@@ -96,8 +101,29 @@ _AZURE = {
 # Of the same spelling and not in the tables, so transient: RequestTimeout, RequestTimeTooSkewed,
 # ExpiredToken, SlowDown, OperationAborted, ConditionalRequestConflict, NoSuchUpload, InvalidPart,
 # BadDigest, IncompleteBody, AuthenticationFailed (Azure answers so to a clock that is off, and to a
-# token that has just expired), ServerBusy, rateLimitExceeded, backendError.
+# token that has just expired), ServerBusy, OperationTimedOut, InternalError, InvalidBlockList and
+# InvalidBlobOrBlock (blocks that Azure has dropped, or another writer's: sent anew they fit),
+# rateLimitExceeded, backendError.
 KNOWN = {**_S3, **_GCS, **_AZURE}
+
+_ROLE = (
+    "give the identity the role `Storage Blob Data Contributor` on the container; a new role takes"
+    " some minutes to work"
+)
+HINTS = {
+    "AuthorizationFailure": "let the network rules of the storage account admit this machine",
+    "AuthorizationPermissionMismatch": _ROLE,
+    "InsufficientAccountPermissions": _ROLE,
+    "KeyBasedAuthenticationNotPermitted": "the account takes no keys: leave account_key out, and "
+    + _ROLE,
+    "AuthenticationFailed": "where this stays: is the clock right, has the signature (sas_key)"
+    " expired, and is the account_key the account's?",
+    "ContainerNotFound": "create it (az storage container create), or correct the URL",
+    "ContainerDisabled": "ask who disabled it, or use another container",
+    "ContainerBeingDeleted": "somebody deletes the container: use another one",
+    "AccountRequiresHttps": "write https:// in the option endpoint",
+}
+"""What to do about it, where a provider's code tells more than the kind of the error."""
 
 
 def status_of(text: str) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from obstore import exceptions as obs
 from typing_extensions import assert_never
 
-from spothop.storage.codes import Meaning, code_of, has_body, meaning, status_of
+from spothop.storage.codes import HINTS, Meaning, code_of, has_body, meaning, status_of
 from spothop.storage.errors import (
     ObjectExists,
     ObjectMissing,
@@ -67,7 +67,11 @@ def translate(
         if found is Meaning.MISSING and writing:
             # GCS says only "notFound" of a bucket; a code of S3's about an upload is transient
             found = Meaning.TRANSIENT if code_of(text) == "NoSuchKey" else Meaning.UNUSABLE
-        return _ours(found, where, _said(error, status, code_of(text)), url)
+        code = code_of(text)
+        ours = _ours(found, where, _said(error, status, code), url)
+        if code in HINTS:
+            ours.hint = HINTS[code]
+        return ours
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         if writing:
             return _ours(Meaning.UNUSABLE, where, "it does not exist", url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ from spothop.wire import StorageSpec
 
 FIELD = "checkpoint.storage"
 _KINDS = "use s3://bucket/path, gs://bucket/path, az://account/container/path or file:///folder"
+
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)(?:[a-z0-9]+(?:-[a-z0-9]+)*|\$root|\$web)")
+_AZ = "write az://ACCOUNT/CONTAINER/path, with the account's name alone, such as az://myruns/runs"
 
 # One request carries at most one part; within obstore a few quick retries only, because a VM under
 # notice has seconds: the caller knows its deadline and retries the whole operation (I9).
@@ -69,6 +75,9 @@ def open_store(spec: StorageSpec, *, create: bool = True, quick: bool = False) -
         # a second one costs 0.9 CPU-seconds per GB.
         options.setdefault("unsigned_payload", "true")
     redact = storageoptions.Redactor(spec.options)
+    url = spec.url
+    if scheme in storageoptions.AZURE_SCHEMES:
+        url, options["account_name"] = _azure(url, options)
 
     def opened(defaults: Mapping[str, str], retry: Mapping[str, Any]) -> AnyObstore:
         arguments: dict[str, Any] = {
@@ -76,7 +85,7 @@ def open_store(spec: StorageSpec, *, create: bool = True, quick: bool = False) -
             "retry_config": dict(retry),
             **options,
         }
-        return obstore.store.from_url(spec.url, **arguments)
+        return obstore.store.from_url(url, **arguments)
 
     try:
         if scheme == "memory":
@@ -99,7 +108,8 @@ def open_store(spec: StorageSpec, *, create: bool = True, quick: bool = False) -
 
 def check_url(url: str) -> None:
     """Raises `StorageBadUrl` for a URL that can never work; sends and creates nothing."""
-    if _parse(url).scheme == "file":
+    scheme = _parse(url).scheme
+    if scheme == "file":
         _path(url)
 
 
@@ -108,6 +118,23 @@ def _parse(url: str) -> SplitResult:
         return storageoptions.split_url(url)
     except ValueError as error:  # such as brackets around what is no IPv6 address
         raise _bad(url, str(error)) from None
+
+
+def _azure(url: str, options: Mapping[str, str]) -> tuple[str, str]:
+    """What obstore takes for `az://ACCOUNT/CONTAINER/path`, and the account: its own `az://` begins
+    with the container, and has no place for the account. With another account in the option
+    `account_name`, the URL is meant as obstore's."""
+    parts = _parse(url)
+    account, given = parts.netloc, options.get("account_name")
+    if given is not None and given != account:
+        return url, given
+    container, _, path = parts.path.lstrip("/").partition("/")
+    if not _ACCOUNT.fullmatch(account):
+        raise _bad(url, f"{account!r} is no account: 3 to 24 small letters and digits", _AZ)
+    if not _CONTAINER.fullmatch(container):
+        why = "is no container: 3 to 63 small letters, digits and single hyphens"
+        raise _bad(url, f"{container!r} {why}" if container else "it names no container", _AZ)
+    return f"az://{container}/{path}", account
 
 
 def _path(url: str) -> Path:
@@ -136,9 +163,9 @@ def _folder(url: str, *, create: bool) -> Path:
     return folder
 
 
-def _bad(url: str, why: str) -> StorageBadUrl:
+def _bad(url: str, why: str, hint: str = _KINDS) -> StorageBadUrl:
     return StorageBadUrl(
-        f"{url!r} is no usable storage URL: {why}", hint=_KINDS, field=FIELD, value=url
+        f"{url!r} is no usable storage URL: {why}", hint=hint, field=FIELD, value=url
     )
 
 

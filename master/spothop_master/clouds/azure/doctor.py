@@ -270,7 +270,7 @@ def _storage(storage_url: str) -> Check:
         ".core.windows.net"
     ):
         hint = (
-            "set SPOTHOP_MASTER_STORAGE_URL=https://ACCOUNT.blob.core.windows.net/CONTAINER,"
+            "set SPOTHOP_MASTER_STORAGE_URL=az://ACCOUNT/CONTAINER/path,"
             " or checkpoint.storage in each job"
         )
         return _look("storage", f"the default storage is {storage_url or 'not set'}", hint)
