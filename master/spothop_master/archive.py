@@ -7,6 +7,8 @@ One zip file, which its owner alone can read, because the master key is in it:
     bundles/<sha256>             code bundles
     logs/...                     as far as they had come
 
+Where bundles and logs are in a bucket (`files`), what is there stays there, as checkpoints do.
+
 What it must guarantee: a back-up is whole or not there, and so is a restored home: its database is
 put in its place last. The master may run while it is backed up: the database is taken first, at one
 moment, and files that come later do no harm. A restore is for a home without a database, with no
@@ -114,8 +116,8 @@ def _files(settings: MasterSettings) -> Iterator[tuple[str, Path]]:
     known = [(KEY, settings.key_file), *((name, settings.home / name) for name in FILES)]
     yield from ((name, path) for name, path in known if path.is_file())
     for folder in ("bundles", "logs"):
-        for path in sorted((settings.home / folder).rglob("*")):
-            name = str(path.relative_to(settings.home))
+        for path in sorted((settings.files / folder).rglob("*")):
+            name = str(path.relative_to(settings.files))
             if path.is_file() and _TREE.fullmatch(name):
                 yield name, path
 
@@ -124,8 +126,10 @@ def _place(settings: MasterSettings, name: str) -> Path | None:
     """Where this file of an archive goes; None: it is none of ours, or a database."""
     if name == KEY:
         return settings.key_file
-    ours = name in FILES or (_TREE.fullmatch(name) and ".." not in name.split("/"))
-    return settings.home / name if ours else None
+    if name in FILES:
+        return settings.home / name
+    ours = _TREE.fullmatch(name) and ".." not in name.split("/")
+    return settings.files / name if ours else None
 
 
 def _extract(archive: zipfile.ZipFile, name: str, path: Path) -> None:

@@ -11,12 +11,15 @@ import hashlib
 import os
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
+
+from sqlalchemy.orm import Session
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -73,7 +76,10 @@ class Upload:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._aside.replace(self._target)
+        self._publish(self._aside, self._target, self._size)
+
+    def _publish(self, aside: Path, target: Path, size: int) -> None:
+        aside.replace(target)
 
     def __exit__(
         self,
@@ -94,8 +100,42 @@ class BundleFile:
     used_at: datetime
 
 
-class Bundles:
-    """All bundles that this master has."""
+class BundleStore(ABC):
+    """All bundles of an installation: in a folder (`Bundles`), or a bucket (`bucket_bundles`)."""
+
+    @abstractmethod
+    def path(self, sha256: str) -> Path | None:
+        """The file of a bundle, or None. Raises `BadBundleName`."""
+
+    @abstractmethod
+    def use(self, sha256: str) -> bool:
+        """Whether it is there; if so it stays for a while, because whoever asks may be about to
+        submit a job that needs it. Raises `BadBundleName`."""
+
+    @abstractmethod
+    def files(self) -> dict[str, BundleFile]:
+        """By SHA-256; uploads that nobody finished count too, under their own names."""
+
+    @abstractmethod
+    def remove(self, session: Session, name: str, known: BundleFile) -> bool:
+        """One of `files`, as it was there; not if somebody used it meanwhile. It goes for good with
+        the commit, or with `tidy` after that."""
+
+    @abstractmethod
+    def bytes_of(self, names: Iterable[str]) -> int:
+        """Of those of these that are there."""
+
+    @abstractmethod
+    def upload(self, sha256: str, *, most: int | None = None) -> Upload:
+        """Of `most` bytes, where that is less than the limit of all. Raises `BadBundleName`."""
+
+    def tidy(self) -> None:
+        """Drop what nothing names any more."""
+        return
+
+
+class Bundles(BundleStore):
+    """In a folder, which several masters may share."""
 
     def __init__(self, folder: Path, *, limit: int) -> None:
         """`limit`: bytes of one bundle. Makes the folder."""
@@ -104,13 +144,10 @@ class Bundles:
         self._limit = limit
 
     def path(self, sha256: str) -> Path | None:
-        """The file of a bundle, or None. Raises `BadBundleName`."""
-        path = self._folder / _checked(sha256)
+        path = self._folder / checked(sha256)
         return path if path.is_file() else None
 
     def use(self, sha256: str) -> bool:
-        """Whether it is there; if so it stays for a while, because whoever asks may be about to
-        submit a job that needs it. Raises `BadBundleName`."""
         path = self.path(sha256)
         if path is None:
             return False
@@ -130,8 +167,7 @@ class Bundles:
                     found[path.name] = _file(path)
         return found
 
-    def remove(self, name: str, known: BundleFile) -> bool:
-        """One of `files`, as it was there; not if somebody used it meanwhile."""
+    def remove(self, session: Session, name: str, known: BundleFile) -> bool:
         path = self._folder / name
         try:
             if _file(path) != known:
@@ -142,17 +178,15 @@ class Bundles:
         return True
 
     def bytes_of(self, names: Iterable[str]) -> int:
-        """Of those of these that are there."""
         total = 0
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                total += (self._folder / _checked(name)).stat().st_size
+                total += (self._folder / checked(name)).stat().st_size
         return total
 
     def upload(self, sha256: str, *, most: int | None = None) -> Upload:
-        """Of `most` bytes, where that is less than the limit of all. Raises `BadBundleName`."""
         limit = self._limit if most is None else min(most, self._limit)
-        return Upload(self._folder, _checked(sha256), limit)
+        return Upload(self._folder, checked(sha256), limit)
 
 
 def _file(path: Path) -> BundleFile:
@@ -161,7 +195,8 @@ def _file(path: Path) -> BundleFile:
     return BundleFile(bytes=known.st_size, used_at=used_at)
 
 
-def _checked(sha256: str) -> str:
+def checked(sha256: str) -> str:
+    """Raises `BadBundleName`."""
     if not _SHA256.fullmatch(sha256):
         raise BadBundleName(f"{sha256[:80]!r} is no SHA-256 in lower-case hexadecimal")
     return sha256

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ KEEP_SIZE, PUNCH_HOLE = 1, 2  # <linux/falloc.h>, Linux 2.6.38
 _REMOVED = "removed"
 """The file in a job's folder that says why its logs are gone."""
 
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,80 @@ class LogFull(Exception):
     """A log has reached its limit, and the file system cannot give its beginning back."""
 
 
-class Logs:
+class LogStore(ABC):
+    """All logs that an installation keeps: in files (`Logs`), or in a bucket (`bucket_logs`)."""
+
+    @abstractmethod
+    def append(
+        self,
+        job: str,
+        attempt: int,
+        node: int = 0,
+        *,
+        offset: int,
+        data: bytes,
+        most: int | None = None,
+    ) -> int:
+        """Write what is new of a chunk; the offset at which the next one has to begin. The log may
+        have `most` bytes, where that is less than the limit of all and the file system can give
+        its beginning back. Raises LogFull; and OSError, when another master writes it now."""
+
+    @abstractmethod
+    def size(self, job: str, attempt: int, node: int = 0) -> int:
+        """The offset after its last byte; 0 where there is none."""
+
+    @abstractmethod
+    def read(
+        self, job: str, attempt: int, node: int = 0, *, offset: int, limit: int = 256 * 1024
+    ) -> Piece:
+        """At most `limit` bytes from `offset` on; a multi-byte character is never cut in two."""
+
+    @abstractmethod
+    def folders(self) -> dict[str, int]:
+        """Bytes of each job's logs; 0 for those that were removed."""
+
+    @abstractmethod
+    def bytes_of(self, job: str) -> int:
+        """Of all logs of a job, as far as they are kept."""
+
+    @abstractmethod
+    def remove(self, job: str, text: str) -> None:
+        """All logs of a job; `text` is what is shown in their place."""
+
+    @abstractmethod
+    def forget(self, job: str) -> None:
+        """All logs of a job that is deleted."""
+
+    @abstractmethod
+    def removed(self, job: str) -> str:
+        """Why the logs of this job are gone, in words; empty while they are not."""
+
+    def settle(self) -> None:
+        """What can wait, now and then."""
+        return
+
+    def tail(
+        self, job: str, attempt: int, node: int = 0, *, lines: int = 40, limit: int = 16 * 1024
+    ) -> str:
+        """The last lines, for people."""
+        start = max(0, self.size(job, attempt, node) - limit)
+        piece = self.read(job, attempt, node, offset=start, limit=limit)
+        text = piece.data.decode("utf-8", "replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def newest_tail(self, job: str, attempts: Iterable[int]) -> str:
+        """Of the newest attempt that wrote any, or why there is none any more."""
+        tails = (self.tail(job, attempt) for attempt in sorted(attempts, reverse=True))
+        return next((tail for tail in tails if tail), "") or self.removed(job)
+
+
+def not_kept(offset: int, there: int) -> Piece:
+    """What is told where a log has lost its beginning; it goes on at `there`."""
+    line = f"spothop: {there - offset} bytes of output are not kept any more\n"
+    return Piece(data=line.encode(), next_offset=there)
+
+
+class Logs(LogStore):
     """All logs that this master keeps, at most `limit` bytes of each, the newest."""
 
     def __init__(
@@ -75,9 +149,6 @@ class Logs:
         data: bytes,
         most: int | None = None,
     ) -> int:
-        """Write what is new of a chunk; the offset at which the next one has to begin. The log may
-        have `most` bytes, where that is less than the limit of all and the file system can give
-        its beginning back. Raises LogFull; and OSError, when another master writes it now."""
         limit = self._limit if most is None else min(most, self._limit)
         path = self._path(job, attempt, node)
         with self._lock:
@@ -109,42 +180,26 @@ class Logs:
     def read(
         self, job: str, attempt: int, node: int = 0, *, offset: int, limit: int = 256 * 1024
     ) -> Piece:
-        """At most `limit` bytes from `offset` on; a multi-byte character is never cut in two."""
         if offset >= self.size(job, attempt, node):  # far beyond, some file systems refuse the seek
             return Piece(data=b"", next_offset=offset)
         try:
             with self._path(job, attempt, node).open("rb") as file:
                 there = _first_data(file.fileno(), offset)
                 if there > offset:
-                    line = f"spothop: {there - offset} bytes of output are not kept any more\n"
-                    return Piece(data=line.encode(), next_offset=there)
+                    return not_kept(offset, there)
                 file.seek(offset)
                 data = file.read(limit)
         except FileNotFoundError:
             return Piece(data=b"", next_offset=offset)
         if len(data) == limit:
-            data = _whole_characters(data)
+            data = whole_characters(data)
         return Piece(data=data, next_offset=offset + len(data))
-
-    def tail(
-        self, job: str, attempt: int, node: int = 0, *, lines: int = 40, limit: int = 16 * 1024
-    ) -> str:
-        """The last lines, for people."""
-        start = max(0, self.size(job, attempt, node) - limit)
-        piece = self.read(job, attempt, node, offset=start, limit=limit)
-        text = piece.data.decode("utf-8", "replace")
-        return "\n".join(text.splitlines()[-lines:])
-
-    def newest_tail(self, job: str, attempts: Iterable[int]) -> str:
-        """Of the newest attempt that wrote any, or why there is none any more."""
-        tails = (self.tail(job, attempt) for attempt in sorted(attempts, reverse=True))
-        return next((tail for tail in tails if tail), "") or self.removed(job)
 
     def folders(self) -> dict[str, int]:
         """Bytes of each job's logs; 0 for those that were removed. What no job has is left alone,
         such as a file system's `lost+found`."""
         names = [path.name for path in self._folder.iterdir()]
-        return {name: self.bytes_of(name) for name in names if _SAFE.fullmatch(name)}
+        return {name: self.bytes_of(name) for name in names if SAFE.fullmatch(name)}
 
     def bytes_of(self, job: str) -> int:
         """Of all logs of a job, as they are on the disk."""
@@ -178,7 +233,7 @@ class Logs:
             return ""
 
     def _of(self, job: str) -> Path:
-        if not _SAFE.fullmatch(job):
+        if not SAFE.fullmatch(job):
             raise ValueError(f"{job!r} cannot name a log folder")
         return self._folder / job
 
@@ -216,7 +271,7 @@ def _punch(descriptor: int, start: int, end: int) -> bool:
     return bool(fallocate(descriptor, PUNCH_HOLE | KEEP_SIZE, offset, length) == 0)
 
 
-def _whole_characters(data: bytes) -> bytes:
+def whole_characters(data: bytes) -> bytes:
     """Drop the beginning of a character at the end (UTF-8, RFC 3629: at most 3 such bytes)."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]

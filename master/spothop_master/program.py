@@ -28,13 +28,13 @@ from spothop.chaos import Chaos
 from spothop.storageoptions import without_password
 from spothop.tls import fingerprint
 from spothop.wire import StorageSpec
-from spothop_master import chaos, front_door, home, rekeying, serving
+from spothop_master import chaos, files, front_door, home, rekeying, serving, shared_authority
 from spothop_master.app import create_app
 from spothop_master.clock import utc_now
 from spothop_master.clouds.configuration import ConfigError
 from spothop_master.clouds.registry import UnknownCloud, make_clouds
-from spothop_master.first_start import first_start
-from spothop_master.keys import KeyFileError
+from spothop_master.first_start import first_start, open_keys
+from spothop_master.keys import KeyFileError, Keys
 from spothop_master.log_limit import LogLimit
 from spothop_master.services import Services
 from spothop_master.settings import MasterSettings, SettingsError, read_settings
@@ -253,6 +253,8 @@ def run(settings: MasterSettings) -> None:
             catalogue=read_catalogue(settings.catalog),
         )
         serving.warn_unreachable(settings, clouds)
+        share_authority(settings)
+        open_files(settings)
         ca = serving.authority(settings, utc_now())
         app = create_app(settings, clouds, chaos=plan_chaos(settings), ca=ca)
         open_database(settings, app.state.services)
@@ -318,6 +320,39 @@ def settle_owner(settings: MasterSettings) -> str:
     if of_home is None:
         home.keep_owner(settings.home, found)
     return found
+
+
+def share_authority(settings: MasterSettings) -> None:
+    """Masters of one PostgreSQL with TLS of their own have one authority. Raises `CannotStart`."""
+    if settings.tls != "auto":
+        return
+    keys = Keys(settings.key_file)
+    db = Database(settings.database_url, keys)
+    try:
+        if not db.single_master:
+            open_keys(db, keys)
+            shared_authority.share(db, settings.home / "tls", now=utc_now())
+    except KeyFileError as error:
+        raise CannotStart(str(error)) from None
+    except SQLAlchemyError as error:
+        raise _bad_database(settings, error) from None
+    finally:
+        db.close()
+
+
+def open_files(settings: MasterSettings) -> None:
+    """See that the bucket of bundles and logs can be used by this master. Raises `CannotStart`."""
+    if not settings.files_url:
+        return
+    from spothop.storage import StorageError, open_store, probe
+
+    try:
+        probe(open_store(files.spec_of(settings.files_url)))
+    except StorageError as error:
+        raise CannotStart(
+            f"files = {without_password(settings.files_url)}: {without_password(error.message)}; "
+            f"{error.hint or 'give this master the right to read, write, list and delete there'}"
+        ) from None
 
 
 def open_database(settings: MasterSettings, services: Services) -> None:

@@ -40,6 +40,7 @@ def forget(settings: MasterSettings, key_id: str) -> str:
             jobs = sealing.forget(session, key_id)
             if installation.key_in_use(session) == key_id:
                 installation.use_key(session, None)
+            installation.forget_authority(session, key_id)
     more = f" and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
     return (
         f"key {key_id} is given up, and with it the secrets of {len(jobs)} jobs: "

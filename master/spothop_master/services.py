@@ -17,14 +17,14 @@ from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.boot.agent_zip import AgentZips
-from spothop_master.bundles import Bundles
+from spothop_master.bundles import BundleStore
 from spothop_master.clouds.base import Cloud
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.failed_logins import FailedLogins
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
 from spothop_master.lanes import UserThreads
-from spothop_master.logs import Logs
+from spothop_master.logs import LogStore
 from spothop_master.loops.elected import Elected
 from spothop_master.loops.news_of_others import NewsOfOthers
 from spothop_master.loops.supervise import Supervisor
@@ -58,11 +58,11 @@ class Services:
     supervisor: Supervisor
     elected: Elected
     others: NewsOfOthers
-    bundles: Bundles
+    bundles: BundleStore
     agent_zips: AgentZips
     ca: str
     """In PEM, who vouches for this master's TLS; "" where nobody has to be told."""
-    logs: Logs
+    logs: LogStore
     notifier: Notifier
     clock: Callable[[], datetime]
     limits: VmLimits

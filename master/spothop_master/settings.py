@@ -25,6 +25,7 @@ from pydantic import (
 from spothop import storageoptions
 
 PREFIX = "SPOTHOP_MASTER_"
+FILES_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "memory")
 
 CallsAtOnce = Annotated[int, Field(ge=1, le=256)]
 MeanLife = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -118,7 +119,10 @@ class MasterSettings(BaseModel):
     that share a database are given the same file."""
     files: Path = Path()
     """Folder of code bundles, logs and the agent's files; the home by default. Several masters are
-    given one that all of them see, such as a network disk (docs/several_masters.md)."""
+    given one that all of them see, such as a network disk, or the URL of a place in a bucket
+    (docs/several_masters.md)."""
+    files_url: str = ""
+    """That URL; set by `files` alone."""
     storage_url: str = ""
     """Where checkpoints go when the job file names no storage; `file://<home>/storage`."""
     storage_roots: tuple[Path, ...] = ()
@@ -255,13 +259,6 @@ class MasterSettings(BaseModel):
         """Launches, or terminations, under way at this cloud at the same time."""
         return self.cloud_calls.get(cloud, otherwise)
 
-    @field_validator("files", mode="before")
-    @classmethod
-    def _folder(cls, value: Any) -> Any:
-        if "://" in str(value):
-            raise ValueError("it is a folder that all masters see; a bucket cannot hold logs")
-        return value
-
     @field_validator("clouds", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
@@ -299,7 +296,7 @@ class MasterSettings(BaseModel):
         home = Path(values["home"]).expanduser().absolute()
         filled = {**values, "home": home}
         filled["key_file"] = Path(values.get("key_file") or home / "master.key").expanduser()
-        filled["files"] = Path(values.get("files") or home).expanduser().absolute()
+        filled["files"], filled["files_url"] = _files(values.get("files"), home)
         filled["database_url"] = values.get("database_url") or f"sqlite:///{home}/master.db"
         filled["storage_url"] = values.get("storage_url") or f"file://{home}/storage"
         shared = storageoptions.folder_of(str(filled["storage_url"]))
@@ -316,6 +313,22 @@ class MasterSettings(BaseModel):
         )
         filled["agents_url"] = agents_url.rstrip("/")
         return filled
+
+
+def _files(value: object, home: Path) -> tuple[Path, str]:
+    """The folder, and the URL where it is a bucket; the folder then holds what is this master's
+    alone. Raises ValueError."""
+    text = str(value or home)
+    if "://" not in text:
+        return Path(text).expanduser().absolute(), ""
+    folder = storageoptions.folder_of(text)
+    if folder is not None:
+        return Path(folder), ""
+    if urlsplit(text).scheme not in FILES_SCHEMES:
+        raise ValueError(
+            "files: use a folder, s3://bucket/path, gs://bucket/path or file:///folder"
+        )
+    return home, text
 
 
 def _with_port(url: str, port: object) -> str:

@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from spothop.catalog.table import read as read_catalogue
 from spothop.chaos import Chaos
+from spothop_master import files
 from spothop_master.agents.agent_logs import AgentLogs
 from spothop_master.agents.directive_cache import DirectiveCache
 from spothop_master.agents.heartbeats import Heartbeats
@@ -24,13 +25,11 @@ from spothop_master.agents.sessions import Sessions
 from spothop_master.agents.syncs import Syncs
 from spothop_master.agents.threads import AgentThreads
 from spothop_master.boot.agent_zip import AgentZips
-from spothop_master.bundles import Bundles
 from spothop_master.clock import SteadyClock
 from spothop_master.clouds.base import Cloud, ListsByRegion
 from spothop_master.clouds.watcher import CloudWatcher
 from spothop_master.followers import Followers
 from spothop_master.keys import Keys
-from spothop_master.logs import Logs
 from spothop_master.loops.booting import Booting
 from spothop_master.loops.elected import Elected
 from spothop_master.loops.news_of_others import NewsOfOthers
@@ -89,7 +88,8 @@ def make_services(
     db, clock = shared.db, shared.clock
     elected, notifier = elected_of(settings, db, clock), notifier_of(db)
     attention = shared.attention
-    zips = AgentZips(settings.files / "agents")
+    bucket = files.bucket_of(settings)
+    zips = AgentZips(settings.files / "agents", bucket=bucket)
     supervisor = supervisor_of(
         shared,
         chaos=chaos,
@@ -102,7 +102,7 @@ def make_services(
     threads = AgentThreads()
     statistics = KeptStatistics(settings, db.read, later=threads.background.later)
     limits, pace, followers = limits_of(settings), pace_of(settings, clock()), Followers()
-    logs = logs_of(settings, notifier)
+    logs = files.logs_of(settings, bucket, db, clock, told=partial(_one, notifier, News.LOG))
     agent_logs = AgentLogs(db, shared.sessions, LogQuotas(db, logs, settings.quota, clock))
     syncs = syncs_of(
         shared,
@@ -133,7 +133,7 @@ def make_services(
         supervisor=supervisor,
         elected=elected,
         others=others,
-        bundles=Bundles(settings.files / "bundles", limit=settings.max_bundle_bytes),
+        bundles=files.bundles_of(settings, bucket, db, clock),
         ca=ca,
         agent_zips=zips,
         logs=logs,
@@ -272,11 +272,6 @@ def limits_of(settings: MasterSettings) -> VmLimits:
 def pace_of(settings: MasterSettings, now: datetime) -> Pace:
     every_s, silent_after_s = settings.sync_every_s, settings.silent_after_s
     return Pace(now, random.random, every_s=every_s, silent_after_s=silent_after_s)
-
-
-def logs_of(settings: MasterSettings, notifier: Notifier) -> Logs:
-    told = partial(_one, notifier, News.LOG)
-    return Logs(settings.files / "logs", limit=settings.max_log_bytes, on_append=told)
 
 
 def watcher_of(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from fakes.s3_server import S3Server
 from support.counter import check_result
 from support.masters import Masters
 from support.waiting import until
@@ -39,6 +41,36 @@ def test_a_job_trains_through_a_preemption_on_postgresql(tmp_path: Path) -> None
         assert [a.reason for a in ended.attempts] == ["preempted", "succeeded"]
         check_result(masters, job, tmp_path)
         masters.gone(job)
+
+
+@pytest.mark.thorough
+def test_masters_that_share_no_disk_keep_bundles_and_logs_in_a_bucket(tmp_path: Path) -> None:
+    """The one that was sent the code and has the log so far is killed."""
+    with S3Server() as s3:
+        bucket = {
+            "SPOTHOP_MASTER_FILES": (
+                f"s3://bucket/masters?endpoint={quote(s3.endpoint)}&allow_http=true"
+            ),
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+        }
+        with Masters(tmp_path / "machine", environment=bucket) as masters:
+            job = masters.counter(20, endless=1, step_ms=20, save_every=20, setup="seq 300000")
+            masters.reaches(job, 2)
+            first = masters.supervisor()
+            assert first is not None
+            masters.kill_one(first)
+            masters.until_supervised(lambda number: number != first)
+            masters.client.preempt(job)  # the new VM asks the other master for the code
+            masters.ends(job)
+            check_result(masters, job, tmp_path)
+            log = masters.log(job, 1)
+            assert "\n299999\n300000\n" in log
+            assert "step 1 " in log
+            masters.gone(job)
+        assert [key for key in s3.objects if key.startswith("masters/logs/")]
+        assert len([key for key in s3.objects if key.startswith("masters/bundles/")]) == 1
 
 
 @pytest.mark.thorough

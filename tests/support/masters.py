@@ -77,13 +77,13 @@ class Masters(Machine):
         self.ports = [free_port() for _ in range(count)]
         self.masters: list[WarmMaster | None] = [None] * count
         self._front = Front(self.port, self.ports)
-        self._environment |= {
+        self._environment = {
             "SPOTHOP_MASTER_DATABASE_URL": database.url_of(self.home / "master.db"),
             "SPOTHOP_MASTER_PUBLIC_URL": self.url,
             "SPOTHOP_MASTER_KEY_FILE": str(folder / "master.key"),
             "SPOTHOP_MASTER_FILES": str(folder / "files"),
             "SPOTHOP_MASTER_STORAGE_URL": f"file://{folder}/storage",
-        }
+        } | self._environment
 
     @property
     def token(self) -> str:

@@ -330,7 +330,8 @@ def test_a_bundle_that_is_asked_for_at_the_last_moment_stays(room: Room) -> None
     path = room.bundle(OLD, days=300)
     seen = room.bundles.files()[OLD]
     assert room.bundles.use(OLD)
-    assert not room.bundles.remove(OLD, seen)
+    with room.db.begin() as session:
+        assert not room.bundles.remove(session, OLD, seen)
     assert path.exists()
 
 

@@ -187,3 +187,15 @@ def test_the_name_of_an_installation_is_no_pattern(tmp_path: Path, owner: str) -
     with pytest.raises(ValidationError, match="owner"):
         MasterSettings(home=tmp_path, owner=owner)
     assert MasterSettings(home=tmp_path, owner="team-a_1.b").owner == "team-a_1.b"
+
+
+def test_files_are_in_a_folder_or_in_a_bucket(tmp_path: Path) -> None:
+    def of(value: str) -> tuple[Path, str]:
+        settings = read_settings({"SPOTHOP_MASTER_FILES": value}, {"home": tmp_path})
+        return settings.files, settings.files_url
+
+    assert of("") == (tmp_path, "")
+    assert of("/mnt/spothop") == of("file:///mnt/spothop") == (Path("/mnt/spothop"), "")
+    assert of("s3://bucket/masters") == (tmp_path, "s3://bucket/masters")
+    with pytest.raises(SettingsError, match="use a folder, s3://"):
+        of("ftp://host/files")

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from spothop.figures import size
-from spothop_master.logs import Logs
+from spothop_master.logs import LogStore
 from spothop_master.settings import Quota
 from spothop_master.store import quotas, transitions
 from spothop_master.store.db import Database
@@ -55,7 +55,7 @@ class LogQuotas:
     """Its methods may wait for the disk: call them from a thread. Thread-safe."""
 
     def __init__(
-        self, db: Database, logs: Logs, default: Quota, clock: Callable[[], datetime]
+        self, db: Database, logs: LogStore, default: Quota, clock: Callable[[], datetime]
     ) -> None:
         self._db, self._logs, self._default, self._clock = db, logs, default, clock
         self._owners: dict[int, _Owner] = {}

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from spothop import storageoptions
 from spothop.jobspec import JobSpec
 from spothop.wire import StorageSpec
+from spothop_master import files
 from spothop_master.problems import ApiError
 from spothop_master.security import Principal
 from spothop_master.settings import MasterSettings
@@ -122,6 +123,9 @@ def inputs(spec: JobSpec) -> Iterator[tuple[str, str]]:
 
 def _check_root(field: str, url: str, place: Place, settings: MasterSettings) -> None:
     if not place.is_folder:
+        own = Place.of(files.spec_of(settings.files_url).url) if settings.files_url else None
+        if own is not None and (place.holds(own) or own.holds(place)):
+            raise _refusal(field, url, "is where the master keeps its own files, or holds it")
         return
     roots = [Place.of_folder(root) for root in settings.storage_roots]
     if not any(root.holds(place) for root in roots):

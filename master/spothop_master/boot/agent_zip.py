@@ -19,16 +19,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import secrets
 import sysconfig
 import threading
 import zipfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spothop_master.boot import packages
+
+if TYPE_CHECKING:
+    from spothop.storage import ObjectStore
+
+log = logging.getLogger(__name__)
 
 PORTABLE = "any"
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -79,8 +87,11 @@ class AgentZips:
     """`agents/<sha256>.zip`, and `<digest of the sources>.json` which says what was built of
     them. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, bucket: ObjectStore | None = None) -> None:
+        """`bucket`: where masters without a common folder find each other's. What is there stays:
+        one file of some MB for each release."""
         self._folder = folder
+        self._bucket = bucket
         self._lock = threading.Lock()
         self._current: Zips | None = None
 
@@ -95,8 +106,34 @@ class AgentZips:
 
     def path(self, sha256: str) -> Path | None:
         """The file of this name; None where there is none, and for what is no name."""
-        path = self._folder / f"{sha256}.zip"
-        return path if SHA256.fullmatch(sha256) and path.is_file() else None
+        if not SHA256.fullmatch(sha256):
+            return None
+        path = self._file(sha256)
+        return path if path.is_file() or self._fetch(sha256, path) else None
+
+    def _file(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.zip"
+
+    def _fetch(self, sha256: str, path: Path) -> bool:
+        """What another master has built."""
+        if self._bucket is None:
+            return False
+        from spothop.storage import StorageError
+
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        aside = self._folder / f".{secrets.token_hex(4)}"
+        key = f"agents/{sha256}.zip"
+        try:
+            size = self._bucket.size(key)
+            got = self._bucket.fetch(key, aside, size=size, on_bytes=lambda count: None)
+            if got.sha256 == sha256:
+                aside.replace(path)
+            return got.sha256 == sha256
+        except StorageError as error:
+            log.warning("the agent's file %s: %s", sha256[:12], error)
+            return False
+        finally:
+            aside.unlink(missing_ok=True)
 
     def remove_unused(self, named: Collection[str]) -> list[str]:
         """Drop what neither this installation nor one of these names needs; what was dropped.
@@ -118,16 +155,35 @@ class AgentZips:
         if index.exists():
             known = Zips(json.loads(index.read_text("utf-8")))
             if self._is_whole(known):
+                self._share(known)
                 return known
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         built = Zips({tag: self._build(files) for tag, files in contents.items()})
         aside = index.with_suffix(f".{secrets.token_hex(4)}")
         aside.write_text(json.dumps(built.by_tag), "utf-8")
         aside.replace(index)
+        self._share(built)
         return built
 
+    def _share(self, zips: Zips) -> None:
+        """Before a VM is told of them: it may ask another master. Raises OSError."""
+        bucket = self._bucket
+        if bucket is None:
+            return
+        from spothop.storage import ObjectMissing, StorageError
+
+        for sha256 in zips.by_tag.values():
+            path, key = self._file(sha256), f"agents/{sha256}.zip"
+            try:
+                with suppress(ObjectMissing):
+                    if bucket.size(key) == path.stat().st_size:
+                        continue
+                bucket.send(key, path, size=path.stat().st_size, on_bytes=lambda count: None)
+            except StorageError as error:
+                raise OSError(f"{key} in the master's bucket: {error}") from None
+
     def _is_whole(self, zips: Zips) -> bool:
-        return all(self.path(sha256) for sha256 in zips.by_tag.values())
+        return all(self._file(sha256).is_file() for sha256 in zips.by_tag.values())
 
     def _build(self, files: Mapping[str, Path | bytes]) -> str:
         aside = self._folder / f".{secrets.token_hex(4)}"

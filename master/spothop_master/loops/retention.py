@@ -22,10 +22,10 @@ from datetime import datetime, timedelta
 from spothop.figures import size
 from spothop_master.agents.sessions import Sessions
 from spothop_master.boot.agent_zip import AgentZips
-from spothop_master.bundles import Bundles
+from spothop_master.bundles import BundleStore
 from spothop_master.core import thinning
 from spothop_master.core.thinning import FEWEST, Point
-from spothop_master.logs import Logs
+from spothop_master.logs import LogStore
 from spothop_master.settings import MasterSettings
 from spothop_master.store import job_removal, quotas
 from spothop_master.store import retention as rows
@@ -65,8 +65,8 @@ class Retention:
         db: Database,
         settings: MasterSettings,
         *,
-        logs: Logs,
-        bundles: Bundles,
+        logs: LogStore,
+        bundles: BundleStore,
         sessions: Sessions,
         clock: Callable[[], datetime],
         rest: Callable[[float], bool],
@@ -106,6 +106,7 @@ class Retention:
         if self._deleted:
             log.info("retention: %d rows deleted", self._deleted)
             self._shrink()
+        self._logs.settle()
         self._files_of_logs(now)
         self._files_of_bundles(now)
         self._whole_jobs(now)
@@ -301,8 +302,9 @@ class Retention:
             with self._db.begin() as session:  # so that no job that needs it is submitted meanwhile
                 if rows.is_needed(session, name):
                     continue
-                gone = self._bundles.remove(name, kept[name])
+                gone = self._bundles.remove(session, name, kept[name])
             if not gone:
                 continue
             total -= kept[name].bytes
             log.info("retention: code bundle %s deleted (%s)", name, size(kept[name].bytes))
+        self._bundles.tidy()

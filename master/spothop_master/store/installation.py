@@ -69,6 +69,13 @@ def use_key(session: Session, key_id: str | None) -> None:
     session.execute(update(Installation).values(key_id=key_id))
 
 
+def forget_authority(session: Session, key_id: str) -> None:
+    """The masters' certificate authority, where this key, which is lost, has encrypted its key: a
+    master that has it in its home writes it down anew."""
+    lost = Installation.ca_key.like(f"1.{key_id}.%")
+    session.execute(update(Installation).where(lost).values(ca_pem=None, ca_key=None))
+
+
 def _made(
     session: Session,
     setting: str,

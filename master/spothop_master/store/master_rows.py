@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, String
+from sqlalchemy import BigInteger, CheckConstraint, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from spothop_master.store.columns import Base
@@ -24,6 +24,10 @@ class Installation(Base):
     created_at: Mapped[datetime]
     key_id: Mapped[str | None] = mapped_column(String(16))
     """Of the master key that every master's file must have; None: of none yet."""
+    ca_pem: Mapped[str | None] = mapped_column(Text)
+    """Of several masters with TLS of their own: the authority that all of them use, in PEM."""
+    ca_key: Mapped[str | None] = mapped_column(Text)
+    """Its key, sealed."""
 
 
 class Master(Base):

@@ -41,6 +41,9 @@ from spothop_master.store.alarm_rows import AlarmRow as AlarmRow
 from spothop_master.store.alarm_rows import Delivery as Delivery
 from spothop_master.store.columns import Base as Base  # the tables' users find it here, too
 from spothop_master.store.columns import BigId, Whole, one_of
+from spothop_master.store.file_rows import BundleFileRow as BundleFileRow
+from spothop_master.store.file_rows import LogPiece as LogPiece
+from spothop_master.store.file_rows import LogRow as LogRow
 from spothop_master.store.master_rows import Installation as Installation
 from spothop_master.store.master_rows import JobChange as JobChange
 from spothop_master.store.master_rows import Loop as Loop

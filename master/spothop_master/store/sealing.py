@@ -26,6 +26,7 @@ import copy
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -36,10 +37,13 @@ from sqlalchemy.orm import Session
 from spothop import storageoptions
 from spothop_master.keys import KeyFileError, Keys
 from spothop_master.store import dialects
-from spothop_master.store.schema import Job, SealingKey
+from spothop_master.store.schema import Installation, Job, SealingKey
 
 KEYS = "spothop_keys"
 """The master's keys in a session's `info`; `Database` puts them there."""
+
+AUTHORITY = b"installation/ca_key"
+"""Where the key of the masters' certificate authority belongs."""
 
 _FORM = "1"
 """First in a sealed text: `<form>.<key id>.<nonce and ciphertext, base64>`."""
@@ -66,14 +70,28 @@ def seal(session: Session, job_id: str, spec: Mapping[str, Any]) -> tuple[dict[s
     hidden = list(_hidden(spec, shown))
     if not hidden:
         return shown, ""
+    return shown, seal_text(session, json.dumps(hidden), _row(job_id))
+
+
+def seal_text(session: Session, text: str, where: bytes) -> str:
+    """Encrypted with the newest key; `where` it belongs is authenticated with it. Raises
+    `KeyFileError`."""
     newest = _keys(session).newest_id
     if session.get(SealingKey, newest) is None:
         session.add(SealingKey(id=newest))
         session.flush()
     key, nonce = _keys(session).at_rest()[newest], secrets.token_bytes(_NONCE)
-    text = json.dumps(hidden).encode()
-    sealed = nonce + AESGCM(key).encrypt(nonce, text, _row(job_id))
-    return shown, f"{_FORM}.{newest}.{base64.b64encode(sealed).decode()}"
+    sealed = nonce + AESGCM(key).encrypt(nonce, text.encode(), where)
+    return f"{_FORM}.{newest}.{base64.b64encode(sealed).decode()}"
+
+
+def unseal_text(session: Session, sealed: str, where: bytes, what: str) -> str:
+    """As it was. Raises `Unreadable`, which says `what` cannot be read."""
+    return _plain(_keys(session), sealed, where, what, "put it back there")
+
+
+def is_sealed_with(sealed: str, key_id: str) -> bool:
+    return sealed.startswith(f"{_FORM}.{key_id}.")
 
 
 def whole(session: Session, job: Job) -> dict[str, Any]:
@@ -115,6 +133,12 @@ def renew(session: Session, after: str = "") -> tuple[int, str | None]:
             session.connection().execute(_RENEW, values)
     if len(found) == _AT_ONCE:
         return len(values), found[-1].id
+    for each in session.scalars(select(Installation).where(Installation.ca_key.is_not(None))):
+        if each.ca_key and not is_sealed_with(each.ca_key, newest):
+            with suppress(Unreadable):
+                plain = unseal_text(session, each.ca_key, AUTHORITY, "the authority")
+                each.ca_key = seal_text(session, plain, AUTHORITY)
+    session.flush()
     session.execute(delete(SealingKey).where(SealingKey.id != newest))
     return len(values), None
 
@@ -147,24 +171,31 @@ def _whole(
 
 
 def _unsealed(keys: Keys, job_id: str, sealed: str) -> list[tuple[list[str], Any]]:
+    what = f"the secrets of job {job_id}"
+    way_out = "put it back there, or cancel the job and submit it again"
+    values: list[tuple[list[str], Any]] = json.loads(
+        _plain(keys, sealed, _row(job_id), what, way_out)
+    )
+    return values
+
+
+def _plain(keys: Keys, sealed: str, where: bytes, what: str, way_out: str) -> str:
     form, _, rest = sealed.partition(".")
     key_id, _, text = rest.partition(".")
     key = keys.at_rest().get(key_id)
     if key is None or form != _FORM:
         raise Unreadable(
-            f"the secrets of job {job_id} were encrypted with key {key_id}, which is not in the "
-            "master's key file; put it back there, or cancel the job and submit it again"
+            f"{what} were encrypted with key {key_id}, which is not in the master's key file; "
+            f"{way_out}"
         )
     try:
         found = base64.b64decode(text, validate=True)
-        plain = AESGCM(key).decrypt(found[:_NONCE], found[_NONCE:], _row(job_id))
+        return AESGCM(key).decrypt(found[:_NONCE], found[_NONCE:], where).decode()
     except (InvalidTag, binascii.Error, ValueError):
         raise Unreadable(
-            f"the secrets of job {job_id} are damaged, or of another row; cancel the job and "
-            "submit it again, or restore the database from a copy"
+            f"{what} are damaged, or of another row; cancel the job and submit it again, or "
+            "restore the database from a copy"
         ) from None
-    values: list[tuple[list[str], Any]] = json.loads(plain)
-    return values
 
 
 def _row(job_id: str) -> bytes:
