@@ -171,7 +171,8 @@ class Doctor:
                 f"--quota-code {code} --desired-value N --region {region}"
             )
             told = f"{vcpus:g} vCPUs for {what}"
-            yield _ok(subject, told) if vcpus > 0 else _unknown(subject, told, hint)
+            none = f"{told}: none of them starts until AWS has granted some"
+            yield _ok(subject, told) if vcpus > 0 else _unknown(subject, none, hint)
 
     # --- the account ----------------------------------------------------------------------------
 
