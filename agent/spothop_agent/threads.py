@@ -9,9 +9,11 @@ own; they are started only when they are needed.
 - `disk`: walking, measuring, unpacking and deleting here. Few: one disk does not get faster.
 - `storage`: calls to the store. Many: one that hangs keeps its thread until the HTTP client gives
   up (two minutes), long after it was given up here and tried again.
-- `idle`: one, of the lowest priority, for work that nobody waits for. It is a thread that does
-  nothing else, because it may not raise its priority again (setpriority(2); on Linux each thread
-  has its own).
+- `idle`: one, of low priority, for work that nobody waits for. It is a thread that does nothing
+  else, because it may not raise its priority again (setpriority(2); on Linux each thread has its
+  own). What holds Python's lock for long is not for it: beside processes that keep all cores busy
+  the whole agent, the loop that sees a notice included, would wait for its turn. For the same
+  reason its priority is not the lowest.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DISK, STORAGE = 4, 64
-LOWEST = 19
+LOW = 10
+"""Of nice(2): a tenth of the share of a process that trains."""
 
 
 class Threads:
@@ -55,4 +58,4 @@ class Threads:
 
 def _yield_to_all() -> None:
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW)

@@ -5,7 +5,7 @@ What it must guarantee:
 1. A VM has either exactly what `setup:` left on another one, or what its own `setup:` makes. What
    is kept is verified part by part (SHA-256) and appears in its place only when it is whole; with
    any doubt `setup:` runs, and an event says why.
-2. Training comes first. Nothing is packed before the process runs, what packs has the lowest
+2. Training comes first. Nothing is packed before the process runs, what packs has a low
    priority, a save interrupts it, and a notice ends it. No error of it is one of the job.
 3. Half of it is never seen. Parts go into a folder of their own; then one conditional create of a
    manifest names them (as with the chain). Of two VMs one wins, and the other deletes its parts.

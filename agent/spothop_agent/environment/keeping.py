@@ -171,8 +171,12 @@ class SetupCacheOfAttempt:
         tries = 0
         while await self._quiet(busy):
             try:
-                manifest = await self._context.threads.idle(self._send, keeping, made, still_wanted)
-                published = await self._context.threads.idle(self._publish, manifest)
+                await self._context.threads.idle(keeping.send, still_wanted)
+                # a long list is encoded at once: not with low priority (see `threads`)
+                manifest = await self._context.threads.storage(
+                    self._manifest, keeping, made, still_wanted
+                )
+                published = await self._context.threads.storage(self._publish, manifest)
                 return manifest if published else None
             except Interrupted:
                 continue
@@ -184,9 +188,10 @@ class SetupCacheOfAttempt:
             await self._context.retrier.pause_slowly(tries)
         return None
 
-    def _send(self, keeping: Keeping, made: _Made, still_wanted: Callable[[], None]) -> Manifest:
+    def _manifest(
+        self, keeping: Keeping, made: _Made, still_wanted: Callable[[], None]
+    ) -> Manifest:
         assert self._wanted is not None
-        keeping.send(still_wanted)
         still_wanted()
         bound, free = self._keys()
         return keeping.manifest(
