@@ -68,7 +68,7 @@ def _timeline(room: runner.Room, job: str) -> str:
         return f"no timeline of {job}: {error!r}"
 
 
-def tell(outcome: Outcome, folder: Path) -> None:
+def tell(outcome: Outcome, folder: Path, again: str) -> None:
     plan = outcome.schedule
     met = f"{len(plan.faults) - outcome.not_met} of {len(plan.faults)}"
     what = f"{len(plan.jobs)} jobs, {met} faults, {plan.masters} masters"
@@ -80,7 +80,7 @@ def tell(outcome: Outcome, folder: Path) -> None:
         story = folder / f"seed-{plan.seed}.txt"
         story.write_text("\n".join(outcome.story), encoding="utf-8")
         print(f"  what happened: {story}")
-        print(f"  again: python -m tests.chaos --seeds {plan.seed}", flush=True)
+        print(f"  again: python -m tests.chaos {again} {plan.seed}", flush=True)
 
 
 def _work(folder: Path, plan: Schedule) -> Outcome:
@@ -107,6 +107,8 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seeds", type=_seeds, default=[*range(1, 11)], help="1-200, or 17")
     parser.add_argument("--masters", type=int, help="as many, whatever the seed says")
+    parser.add_argument("--deck", type=int, default=1, help="other schedules of the same seeds")
+    parser.add_argument("--dense", type=int, default=1, help="so many times the faults")
     parser.add_argument("--beside", type=int, default=1, help="so many seeds at the same time")
     parser.add_argument("--schedule", type=Path, help="play this one (JSON), not those of seeds")
     parser.add_argument("--print", action="store_true", help="print the schedules, and do nothing")
@@ -116,7 +118,8 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     """The exit code: 1 where anything was violated."""
     arguments = _arguments(words)
-    plans = [schedule.from_seed(seed, masters=arguments.masters) for seed in arguments.seeds]
+    how = {"masters": arguments.masters, "deck": arguments.deck, "dense": arguments.dense}
+    plans = [schedule.from_seed(seed, **how) for seed in arguments.seeds]
     if arguments.schedule is not None:
         plans = [schedule.from_json(arguments.schedule.read_text())]
     if arguments.print:
@@ -128,13 +131,15 @@ def main(words: Sequence[str]) -> int:
     marker = uuid.uuid4().hex  # of what the workers start
     memory_disk.use()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    again = f"--masters {arguments.masters} " if arguments.masters else ""
+    again += f"--deck {arguments.deck} --dense {arguments.dense} --seeds"
     count = 0
     context = get_context("spawn")
     with ProcessPoolExecutor(
         arguments.beside, mp_context=context, initializer=_begin, initargs=(marker,)
     ) as pool:
         for outcome in pool.map(partial(_work, folder), plans):
-            tell(outcome, folder)
+            tell(outcome, folder, again)
             count += len(outcome.violations)
     for text in leftovers.end_what_is_left(marker, within_s=5):
         print(f"LEFT BEHIND: {text}")

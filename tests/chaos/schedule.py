@@ -93,12 +93,15 @@ def from_json(text: str) -> Schedule:
     return Schedule(**found, jobs=jobs, faults=faults)
 
 
-def from_seed(seed: int, *, masters: int | None = None) -> Schedule:
-    """`masters`: as many as these; None: the seed says, mostly one."""
-    draw = random.Random(seed)
+def from_seed(seed: int, *, masters: int | None = None, deck: int = 1, dense: int = 1) -> Schedule:
+    """`masters`: as many as these; None: the seed says, mostly one. Another `deck` has another
+    schedule for each seed. `dense`: so many times the faults."""
+    draw = random.Random(seed if deck == 1 else f"{deck}/{seed}")
     count = draw.choice((1, 1, 1, 1, 2, 3))
     jobs = tuple(_job(draw) for _ in range(draw.choice((2, 3, 3))))
-    faults = [fault for number, job in enumerate(jobs) for fault in _faults(draw, number, job)]
+    faults = [
+        fault for number, job in enumerate(jobs) for fault in _faults(draw, number, job, dense)
+    ]
     count = masters or count
     return Schedule(
         seed=seed,
@@ -145,8 +148,8 @@ def _pools(draw: random.Random) -> dict[str, dict[str, Any]]:
     }
 
 
-def _faults(draw: random.Random, number: int, job: Job) -> Sequence[Fault]:
-    return [_fault(draw, number, job) for _ in range(draw.choice((0, 1, 1, 2, 2, 3)))]
+def _faults(draw: random.Random, number: int, job: Job, dense: int) -> Sequence[Fault]:
+    return [_fault(draw, number, job) for _ in range(dense * draw.choice((0, 1, 1, 2, 2, 3)))]
 
 
 def _fault(draw: random.Random, number: int, job: Job) -> Fault:
