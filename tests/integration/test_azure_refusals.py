@@ -54,3 +54,18 @@ def test_an_image_that_a_job_may_not_have_is_that_jobs_mistake(
     azure.fail("PUT virtualMachines", 403, "LinkedAuthorizationFailed", message=join)
     with pytest.raises(AuthFailed):
         cloud.launch(spec(image=theirs), "t3")
+
+
+def test_a_subscription_that_lacks_the_provider_is_told_and_not_changed(
+    azure: Emulator, cloud: AzureCloud
+) -> None:
+    words = (
+        "The subscription is not registered to use namespace 'Microsoft.Compute'. See"
+        " https://aka.ms/rps-not-found for how to register subscriptions."
+    )
+    azure.fail("*", 409, "MissingSubscriptionRegistration", message=words, times=2)
+    with pytest.raises(AuthFailed, match=r"Microsoft\.Compute"):
+        cloud.list("us")
+    with pytest.raises(AuthFailed, match=r"Microsoft\.Compute"):
+        cloud.launch(spec(), "t")
+    assert [call.method for call in azure.calls] == ["GET", "PUT"], "the SDK would register it"

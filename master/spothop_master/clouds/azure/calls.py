@@ -137,9 +137,22 @@ class AzureCalls:
             connection_timeout=CONNECT_S,
             read_timeout=READ_S,
             retry_total=0,
+            raw_response_hook=_not_registered,
             user_agent="spothop",
             **how,
         )
+
+
+def _not_registered(answer: Any) -> None:
+    """Before the SDK registers a resource provider in the subscription, and waits for that without
+    a limit: whether to is an admin's decision, and no thread of ours waits so."""
+    response = answer.http_response
+    if response.status_code == 409:
+        response.read()
+        if "MissingSubscriptionRegistration" in response.text():
+            from azure.core.exceptions import HttpResponseError
+
+            raise HttpResponseError(response=response)
 
 
 def _status(answer: Any, *_: Any) -> int:
