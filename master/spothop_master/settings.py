@@ -151,7 +151,8 @@ class MasterSettings(BaseModel):
     """At which other masters of the same database reach this one; `public_url` by default."""
     owner: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,63}$")
     """Name of this installation in the tags of its VMs; made at the first start. Letters, digits
-    and `_.-`, which every cloud takes in a tag and none takes for a pattern."""
+    and `_.-`, which every cloud takes in a tag and none takes for a pattern; for GCP capitals, `_`
+    and `.` count as three characters of the 63."""
 
     sync_every_s: float = Field(default=5, gt=0)
     """How often an agent reports."""
