@@ -471,6 +471,24 @@ def test_one_token_makes_one_vm_over_threads_and_drivers(plain_rig: Rig) -> None
     assert len(plain_rig.reports("up")) == 1
 
 
+def test_what_a_full_disk_left_of_a_launch_goes_with_the_next_order(
+    plain_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    cloud = plain_rig.cloud()
+    vm = plain_rig.launch(cloud, "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(VmFolder, "write_spec", full)
+        with pytest.raises(Unavailable):
+            plain_rig.launch(cloud, "never asked for again")
+    folders = {path.parent.name for path in plain_rig.folder.glob("**/doorbell")}
+    assert len(folders) == 2
+    cloud.terminate(vm.id)
+    assert {path.parent.name for path in plain_rig.folder.glob("**/doorbell")} == {vm.id}
+
+
 def test_a_driver_that_dies_in_a_launch_leaves_no_vm_or_one_that_failed(
     plain_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ from spothop_master.clouds.local.disk import (
     read_json,
     write_json,
 )
-from spothop_master.clouds.local.vms import VmFolders
+from spothop_master.clouds.local.vms import NEW, VmFolders
 from spothop_master.core.evidence import EndCause
 from spothop_master.core.refusals import Scope
 
@@ -211,8 +211,7 @@ class LocalCloud:
             self._check_capacity(offer, ledger)
         ordinal = len(ledger["launched"].setdefault(pool, [])) + 1
         folder = VmFolder(self._vms.path / vm_id)
-        aside = VmFolder(self._vms.path / f".new-{vm_id}")
-        shutil.rmtree(aside.path, ignore_errors=True)  # left by a crash
+        aside = VmFolder(self._vms.path / f"{NEW}{vm_id}")
         aside.path.mkdir(mode=0o700)
         os.mkfifo(aside.doorbell, 0o600)
         vm_spec = self._vm_spec(spec, token, offer, ordinal)
@@ -283,6 +282,7 @@ class LocalCloud:
         with _as_unavailable(self._root):
             self._vms.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._root / "lock"):
+                self._vms.drop_unfinished()
                 yield
 
     def _ledger(self) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from spothop_master.core.evidence import EndCause
 
 _ID = re.compile(r"lvm-[0-9a-f]{16}")
 _BURIAL_S = 5.0
+NEW, GONE = ".new-", ".gone-"
+"""Before the names of folders that are not VMs yet, or not any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +92,17 @@ class VmFolders:
         write_json(folder.control, orders)
         folder.ring()
 
+    def drop_unfinished(self) -> None:
+        """Remove what a crash or a full disk left of a launch, or of a VM that was forgotten; the
+        caller holds the cloud's lock, so that neither is under way."""
+        for name in os.listdir(self.path):
+            if name.startswith((NEW, GONE)):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+
     def forget(self, folder: VmFolder) -> None:
         """Take a VM that ended off the listing."""
         self._ended.pop(folder.id, None)
-        gone = folder.path.with_name(f".gone-{folder.id}")
+        gone = folder.path.with_name(f"{GONE}{folder.id}")
         folder.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
