@@ -17,7 +17,8 @@ from fakes.master_harness import Inline, Later, MasterHarness
 from spothop.wire import VmReason
 from spothop_master.clouds.base import Vm
 from spothop_master.core.facts import Limits
-from spothop_master.loops.effects import FRESH, Effects, Terminate, threads
+from spothop_master.loops.calls import Terminate
+from spothop_master.loops.effects import FRESH, Effects, threads
 from spothop_master.loops.results import Results
 from spothop_master.store import launches, vms
 from spothop_master.store.schema import BackOffRow, VmRow

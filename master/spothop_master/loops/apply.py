@@ -38,7 +38,7 @@ from spothop_master.core.actions import (
     Wait,
 )
 from spothop_master.core.facts import Requirements, Snapshot
-from spothop_master.loops.effects import Effect, Launch, Terminate
+from spothop_master.loops.calls import Effect, Launch, Terminate
 from spothop_master.security import token_hash
 from spothop_master.store import attempts, jobs, launches, leases, transitions, vms
 from spothop_master.store.launches import Intent

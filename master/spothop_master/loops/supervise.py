@@ -37,7 +37,8 @@ from spothop_master.core.watch import together
 from spothop_master.loops.agenda import Agenda
 from spothop_master.loops.apply import LaunchContext, apply, launch_all, plain_launches
 from spothop_master.loops.booting import Booting, script_of
-from spothop_master.loops.effects import REPEAT_AFTER_S, Effect, Effects, Launch, Terminate, threads
+from spothop_master.loops.calls import REPEAT_AFTER_S, Effect, Launch, Terminate
+from spothop_master.loops.effects import Effects, threads
 from spothop_master.loops.elected import Elected
 from spothop_master.loops.snapshot import (
     Observed,
