@@ -39,7 +39,7 @@ from spothop.storage.sending import Sending, Stalled
 from spothop.storage.window import FIRST, Patience, Window
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
 
 PART = 8 * MIB
 NO_SUCH_RANGE = 416
@@ -124,7 +124,7 @@ class RemoteStore:
     def info(self, key: str) -> ObjectInfo:
         with mapped(self._url, key):
             found = obstore.head(self._reader, key)
-        return ObjectInfo(key, found["size"], found.get("e_tag") or "")
+        return ObjectInfo(key, found["size"], _tag(found))
 
     def part_size(self, size: int) -> int:
         return part_size(size, self._part)
@@ -184,7 +184,7 @@ class RemoteStore:
         with mapped(self._url, prefix):
             for chunk in obstore.list(self._reader, prefix or None, offset=after, chunk_size=1000):
                 for meta in chunk:
-                    yield ObjectInfo(meta["path"], meta["size"], meta.get("e_tag") or "")
+                    yield ObjectInfo(meta["path"], meta["size"], _tag(meta))
 
     def folders(self, prefix: str) -> list[str]:
         with mapped(self._url, prefix):
@@ -308,6 +308,11 @@ class _Reading:
                 return  # it was cut short, and its digest will not match
             self._digest.update(buffer[:count])
             start += count
+
+
+def _tag(meta: ObjectMeta) -> str:
+    """Without its quotes, which Azure's listings leave out."""
+    return (meta.get("e_tag") or "").strip('"')
 
 
 def _spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
