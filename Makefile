@@ -89,6 +89,7 @@ lock: .venv/ready
 	    --output-file requirements/$$extra.txt || exit 1; done
 	$(COMPILE) pyproject.toml --extra agent --output-file requirements/agent.txt
 	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
+	$(COMPILE) requirements/node.in --output-file requirements/node.txt
 	$(COMPILE) pyproject.toml --extra agent --extra master --extra simulator --extra dev requirements/tools.in \
 	  --output-file requirements/dev.txt
 

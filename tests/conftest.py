@@ -160,7 +160,7 @@ _LEFT = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(trylast=True)  # fixtures of the session end their processes before
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    for name in ("support.warm_master", "support.postgres"):
+    for name in ("support.warm_master", "support.postgres", "support.azurite"):
         if module := sys.modules.get(name):
             module.close()
     config = session.config

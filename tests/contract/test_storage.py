@@ -24,18 +24,26 @@ from spothop.storage import (
     probe,
 )
 from spothop.wire import StorageSpec
+from support import azurite
+from support.azurite import Container, ContainerByToken
 
 OPENERS: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: open_store(StorageSpec(url="memory:///")),
     "file": lambda folder: open_store(StorageSpec(url=(folder / "a store").as_uri())),
 }
-SERVERS: dict[str, Callable[[], S3Server]] = {"gcs": GcsServer}
+SERVERS: dict[str, Callable[[], S3Server | Container]] = {
+    "gcs": GcsServer,
+    "azure": Container,
+    "azure-token": ContainerByToken,
+}
 LARGE = 40_000_000  # three parts, the last one short
 
 
 @pytest.fixture(params=sorted([*OPENERS, *SERVERS]))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     made = SERVERS.get(request.param)
+    if request.param.startswith("azure"):
+        azurite.need()
     with nullcontext() if made is None else made() as server:
         yield OPENERS[request.param](tmp_path) if server is None else open_store(server.spec())
 
