@@ -103,6 +103,9 @@ def unpack(store: ObjectStore, work: Path) -> None:
 def tar_up(work: Path, archives: Path) -> None:
     """One archive for each core, of about the same size."""
     count = os.cpu_count() or 1
+    folders = [path for path in (work / ENV).rglob("*") if path.is_dir() and not path.is_symlink()]
+    listed = "\n".join(str(path.relative_to(work)) for path in [work / ENV, *folders])
+    (archives.parent / "folders").write_text(listed)
     files = [path for path in (work / ENV).rglob("*") if path.is_symlink() or path.is_file()]
     files.sort(key=lambda path: -path.lstat().st_size)
     for number in range(count):
@@ -113,6 +116,8 @@ def tar_up(work: Path, archives: Path) -> None:
 
 
 def untar(work: Path, archives: Path) -> None:
+    for folder in (archives.parent / "folders").read_text().splitlines():
+        os.makedirs(work / folder, exist_ok=True)  # two tars that make the same one may fail
     running = [
         subprocess.Popen(["tar", "-xzf", str(archive), "-C", str(work)])
         for archive in archives.iterdir()
