@@ -130,3 +130,34 @@ def test_over_tls_the_clients_own_credential_is_used_and_nothing_is_repeated() -
     assert type(client._config.authentication_policy).__name__ == "ARMChallengeAuthenticationPolicy"
     assert client._config.retry_policy.total_retries == 0
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["managed_identity", "default"])
+def test_the_metadata_service_is_never_asked_through_a_proxy(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through none at all: of the requests library, the proxies that each request is sent with."""
+    import requests
+    from azure.core.exceptions import ClientAuthenticationError
+
+    from spothop_master.clouds.azure.calls import METADATA, _credential
+
+    for name in ("no_proxy", "NO_PROXY", "IDENTITY_ENDPOINT", "MSI_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    sent: list[tuple[str, object]] = []
+
+    def send(adapter: object, request: requests.PreparedRequest, **how: Any) -> Any:
+        sent.append((str(request.url), (how.get("proxies") or {}).get("http")))
+        raise requests.exceptions.ConnectionError("nobody")
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    credential = _credential(kind, None)
+    managed = next(
+        each
+        for each in getattr(credential, "credentials", [credential])
+        if type(each).__name__ == "ManagedIdentityCredential"
+    )
+    with pytest.raises(ClientAuthenticationError):
+        managed.get_token("https://management.azure.com/.default")
+    assert {proxy for url, proxy in sent if METADATA in url} == {None}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from json import JSONDecodeError
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 
@@ -24,6 +25,7 @@ from spothop_master.clouds.base import (
 )
 
 CONNECT_S, READ_S = 5, 30
+METADATA = "169.254.169.254"
 LAUNCH = "virtual_machines.begin_create_or_update"
 DELETE = "virtual_machines.begin_delete"
 CONSOLE = 65_536
@@ -177,9 +179,12 @@ def _header(token: Callable[[], str]) -> Any:
 def _credential(kind: str, client_id: str | None) -> Any:
     import azure.identity as identity
 
+    # The metadata service, where the token of a VM's identity comes from: a proxy that the
+    # environment names has another one, or none. What needs no proxy by the environment stays so.
+    direct = {"no_proxy": ",".join(filter(None, (getproxies().get("no"), METADATA)))}
     match kind:
         case "managed_identity":
-            return identity.ManagedIdentityCredential(client_id=client_id)
+            return identity.ManagedIdentityCredential(client_id=client_id, proxies=direct)
         case "cli":
             return identity.AzureCliCredential()
         case "environment":
@@ -187,7 +192,9 @@ def _credential(kind: str, client_id: str | None) -> Any:
         case "workload_identity":
             return identity.WorkloadIdentityCredential(client_id=client_id)
         case _:
-            return identity.DefaultAzureCredential(managed_identity_client_id=client_id)
+            return identity.DefaultAzureCredential(
+                managed_identity_client_id=client_id, proxies=direct
+            )
 
 
 @contextmanager
