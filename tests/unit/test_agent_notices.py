@@ -439,3 +439,29 @@ def test_a_recommendation_to_leave_is_told_and_nothing_is_saved_for_it(tmp_path:
         await cloud.close()
 
     play(scenario)
+
+
+def test_a_recommendation_to_leave_is_told_at_once_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted agent sees the same one again; another one is another report."""
+
+    async def scenario() -> None:
+        run = await AttemptHarness(tmp_path).training(step=10)
+        urgent: list[str] = []
+        monkeypatch.setattr(run.context.link, "wake", lambda: urgent.append(run.kinds()[-1]))
+        cloud = Cloud(run)
+        for event in ("rebalance@1", "rebalance@1", "rebalance@2"):
+            await cloud.announce(
+                Notice(event=event, kind=AT_RISK, deadline_monotonic=None, detail=event)
+            )
+        assert [report.event for report in run.reports(AtRiskReport)] == [
+            "rebalance@1",
+            "rebalance@2",
+        ]
+        assert "at_risk" in urgent
+        run.process.end(OK)
+        await run.over()
+        await cloud.close()
+
+    play(scenario)
