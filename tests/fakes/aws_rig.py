@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,12 @@ class AwsRig(Named):
         calls = _calls.setdefault(
             self.aws.endpoint, AwsCalls(endpoint_url=self.aws.endpoint, session=self.aws.session)
         )
-        self.cloud: Cloud = AwsCloud(load(file), calls=calls)
+        # The suite moves the emulator's time; the master's goes with it, as clocks do.
+        self.cloud: Cloud = AwsCloud(
+            load(file),
+            calls=calls,
+            now=lambda: datetime.fromtimestamp(self.aws.clock(), timezone.utc),
+        )
         self.spot = Pool(cloud="aws", region="us-east-1", zone="us-east-1a", vm="t3.micro")
         self.on_demand = self.spot.model_copy(update={"spot": False})
 

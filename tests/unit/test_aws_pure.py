@@ -314,6 +314,15 @@ def test_when_it_ended_is_in_words_or_else_when_a_listing_showed_it_first() -> N
     assert seen(row, moments=moments).ended_at == ago(5)
 
 
+def test_a_vm_does_not_end_before_it_ran_though_a_clock_is_set() -> None:
+    moments = reading.Moments()
+    seen(instance("pending"), moments=moments, now=ago(20))
+    seen(instance(), moments=moments, now=ago(10))
+    words = "User initiated (2030-01-01 11:59:00 GMT)"
+    row = instance("terminated", "Client.UserInitiatedShutdown", StateTransitionReason=words)
+    assert seen(row, moments=moments).ended_at == ago(10)
+
+
 def test_of_several_prices_the_newest_counts() -> None:
     rows = [
         {

@@ -156,6 +156,9 @@ def vm(
     elif state is CloudVmState.RUNNING:
         running_at = moments.ran(vm_id, _attached(instance) + ahead, now=now)
     over = state is CloudVmState.TERMINATED
+    ended_at = _ended(instance, moments, now=now, ahead=ahead) if over else None
+    if ended_at is not None and running_at is not None:
+        ended_at = max(ended_at, running_at)  # a clock was set in between
     ending = over or state is CloudVmState.STOPPING
     refused = errors.of_state_reason(code, str(reason.get("Message", ""))) if ending else None
     taken = status is not None and status.takes
@@ -170,7 +173,7 @@ def vm(
         told="; ".join(told),
         requested_at=requested_at,
         running_at=running_at,
-        ended_at=_ended(instance, moments, now=now, ahead=ahead) if over else None,
+        ended_at=ended_at,
         error=refused if running_at is None else None,
         tags=own_tags(instance),
     )
