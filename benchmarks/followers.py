@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> list[Found]:
             spans = 1 + len(options.ways)
             begin_at = time.monotonic() + master_load.SETTLE_S
             whole = replace(case, seconds=spans * (options.seconds + 1.0))
-            plans = master_load.plans(whole, port, begin_at)
+            plans = master_load.plans(whole, [port], begin_at)
             agents = [_start(plan) for plan in plans]
             try:
                 alone, _ = _span(pid, begin_at, options, None)

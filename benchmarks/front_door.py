@@ -141,7 +141,7 @@ def run(name: str, seconds: float) -> dict[str, Any]:
             arguments = [sys.executable, __file__, "--be", name, str(port), token]
             with subprocess.Popen(arguments) as many:
                 time.sleep(3.0)
-                agents = [agents_of(plan) for plan in plans(case, port, time.monotonic() + 1.0)]
+                agents = [agents_of(plan) for plan in plans(case, [port], time.monotonic() + 1.0)]
                 slowest_s, failed = health_s(port, seconds)
                 seen = [json.loads(agent.communicate()[0]) for agent in agents]
                 memory_mb = rss_mb(pid)

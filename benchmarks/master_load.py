@@ -8,6 +8,11 @@ is held to one core and the agents to the others, so that its processor time is 
     python benchmarks/master_load.py --agents 5000 --every 15    heartbeats only
     python benchmarks/master_load.py --agents 500 --quiet       nobody calls: the loops alone
     python benchmarks/master_load.py --grow                      cost by the fleet's size
+    python benchmarks/master_load.py --training --database postgresql --masters 2
+
+With `postgresql` the server is one of our own that syncs nothing (see tests/support/postgres.py);
+agents are spread over the masters, and no process is held to a core: figures of the processor are
+those of all masters together, and those of the server beside them.
 
 Targets: no sync missed and the 99th percentile under 250 ms; under 1 ms of processor per heartbeat
 and 4 ms per sync with reports, whatever the fleet's size; notice to the request of the replacement
@@ -26,8 +31,8 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -36,6 +41,7 @@ from common import progress, publish, quantile
 from load.agents import Plan
 from load.fleet import Member, write
 from load.serve import settings_of
+from spothop_master.store import dialects
 from spothop_master.store.db import Database
 from spothop_master.store.schema import User
 
@@ -58,6 +64,7 @@ class Case:
     seconds: float = 60.0
     notices: int = 0
     url: str = ""
+    masters: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,28 +90,57 @@ class Found:
     notice_to_request_s: float | None
     """The slowest of all notices."""
     problems: list[str]
+    masters: int = 1
+    server_ms_per_sync: float | None = None
+    """Of the database's server."""
 
 
-def run(case: Case) -> Found:
-    """Raises SystemExit when the master does not answer."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        port = free_port()
+def run(case: Case, server: int | None = None) -> Found:
+    """`server` is the process id of the database's. Raises SystemExit when a master does not
+    answer."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        homes = homes_of(Path(folder), case.masters)
+        ports = [free_port() for _ in homes]
         progress(f"{case.agents} VMs, {case.kind}: writing their rows")
-        fill(home, port, case)
-        with master(home, port, case) as pid:
-            progress(f"{case.seconds:.0f} s are measured")
-            begin_at = time.monotonic() + 0.5 + SETTLE_S
-            planned = plans(case, port, begin_at)
-            agents = [] if case.quiet else [agents_of(plan) for plan in planned]
-            time.sleep(max(0.0, begin_at - time.monotonic()))
-            cpu_s, began = processor_s(pid), time.monotonic()
-            time.sleep(max(0.0, begin_at + case.seconds - time.monotonic()))
-            seen = [json.loads(agent.communicate()[0]) for agent in agents]
-            cpu_s, took_s = processor_s(pid) - cpu_s, time.monotonic() - began
-            requested = _requests_s(home, seen, case)
-            later_at = begin_at + 2 * case.every_s
-            return _found(case, seen, later_at, cpu_s, took_s, rss_mb(pid), requested)
+        fill(homes[0], ports[0], case)
+        pids = [
+            stack.enter_context(master(home, port, case))
+            for home, port in zip(homes, ports, strict=True)
+        ]
+        progress(f"{case.seconds:.0f} s are measured")
+        begin_at = time.monotonic() + 0.5 + SETTLE_S
+        planned = plans(case, ports, begin_at)
+        agents = [] if case.quiet else [agents_of(plan, case.masters) for plan in planned]
+        time.sleep(max(0.0, begin_at - time.monotonic()))
+        cpu_s, began = sum(map(processor_s, pids)), time.monotonic()
+        server_s = tree_s(server) if server else 0.0
+        time.sleep(max(0.0, begin_at + case.seconds - time.monotonic()))
+        seen = [json.loads(agent.communicate()[0]) for agent in agents]
+        cpu_s, took_s = sum(map(processor_s, pids)) - cpu_s, time.monotonic() - began
+        server_s = tree_s(server) - server_s if server else 0.0
+        requested = _requests_s(homes, seen, case)
+        later_at = begin_at + 2 * case.every_s
+        found = _found(case, seen, later_at, cpu_s, took_s, max(map(rss_mb, pids)), requested)
+        per_sync = 1000 * server_s / max(1, found.syncs) if server else None
+        return replace(found, masters=case.masters, server_ms_per_sync=per_sync)
+
+
+def homes_of(folder: Path, count: int) -> list[Path]:
+    """One for each master; the first has the files that all of them use."""
+    if count == 1:
+        return [folder]
+    homes = [folder / str(number) for number in range(count)]
+    for home in homes:
+        home.mkdir(mode=0o700)
+    return homes
+
+
+def shared_of(home: Path, case: Case) -> dict[str, Any]:
+    """Settings that are the same for all masters."""
+    if case.masters == 1:
+        return {}
+    first = home.parent / "0"
+    return {"key_file": str(first / "master.key"), "files": str(first)}
 
 
 def _found(
@@ -142,6 +178,7 @@ def fill(home: Path, port: int, case: Case) -> None:
     db = Database(settings.database_url)
     db.migrate()
     with db.begin() as session:
+        dialects.be_patient(session.connection())  # a slow machine makes the rows for long
         owner = User(name="load", role="user", created_at=now)
         session.add(owner)
         session.flush()
@@ -154,8 +191,10 @@ def master(home: Path, port: int, case: Case, log: IO[bytes] | None = None) -> I
     """Its process id, once it answers. `log`: where its errors go."""
     more = {"silent_after_s": 1e6, "suspect_after_syncs": 10**6} if case.quiet else {}
     arguments = [str(home), str(port), str(case.agents), case.url]
-    arguments.append(json.dumps({"sync_every_s": case.every_s, **more, **case.settings}))
-    process = start("load.serve", arguments, cores={0}, errors=log)
+    given = {"sync_every_s": case.every_s, **more, **shared_of(home, case), **case.settings}
+    arguments.append(json.dumps(given))
+    cores = {0} if case.masters == 1 else set()
+    process = start("load.serve", arguments, cores=cores, errors=log)
     try:
         until = time.monotonic() + PATIENCE_S
         while not _answers(port):
@@ -168,11 +207,12 @@ def master(home: Path, port: int, case: Case, log: IO[bytes] | None = None) -> I
         process.communicate()
 
 
-def plans(case: Case, port: int, begin_at: float) -> list[Plan]:
+def plans(case: Case, ports: Sequence[int], begin_at: float) -> list[Plan]:
+    """Each process of agents speaks with one of the masters."""
     share = -(-case.agents // PROCESSES)
     return [
         Plan(
-            port=port,
+            port=ports[first // share % len(ports)],
             first=first,
             count=min(share, case.agents - first),
             every_s=case.every_s,
@@ -187,8 +227,9 @@ def plans(case: Case, port: int, begin_at: float) -> list[Plan]:
     ]
 
 
-def agents_of(plan: Plan) -> subprocess.Popen[str]:
-    return start("load.agents", [json.dumps(asdict(plan))], cores=others())
+def agents_of(plan: Plan, masters: int = 1) -> subprocess.Popen[str]:
+    cores = others() if masters == 1 else set()
+    return start("load.agents", [json.dumps(asdict(plan))], cores=cores)
 
 
 def others() -> set[int]:
@@ -212,16 +253,17 @@ def start(
     return process
 
 
-def _requests_s(home: Path, seen: Sequence[dict[str, Any]], case: Case) -> float | None:
+def _requests_s(homes: Sequence[Path], seen: Sequence[dict[str, Any]], case: Case) -> float | None:
     """From each notice to the launch of its job's replacement; the slowest."""
     noticed = {job: at for one in seen for job, at in one["noticed"].items()}
     if not noticed:
         return None
     launched: dict[str, float] = {}
-    for line in (home / "launches.jsonl").read_text(encoding="utf-8").splitlines():
-        told = json.loads(line)
-        for value in told["tags"].values():
-            launched.setdefault(value, told["at"])
+    for path in (home / "launches.jsonl" for home in homes):
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            told = json.loads(line)
+            for value in told["tags"].values():
+                launched.setdefault(value, told["at"])
     waits = [launched.get(job, float("inf")) - at for job, at in noticed.items()]
     return max(waits)
 
@@ -229,6 +271,22 @@ def _requests_s(home: Path, seen: Sequence[dict[str, Any]], case: Case) -> float
 def processor_s(pid: int) -> float:
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(stat[11]) + int(stat[12])) / TICKS
+
+
+def tree_s(pid: int) -> float:
+    """Of a process and of all below it."""
+    below: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text("ascii").rpartition(")")[2].split()[1])
+            below.setdefault(parent, []).append(int(path.parent.name))
+    total, left = 0.0, [pid]
+    while left:
+        each = left.pop()
+        left += below.get(each, [])
+        with suppress(OSError):
+            total += processor_s(each)
+    return total
 
 
 def rss_mb(pid: int) -> float:
@@ -289,9 +347,24 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--notices", type=int, default=100, help="in one second, with --training")
     parser.add_argument("--grow", action="store_true", help="100, 1,000 and 5,000 VMs")
     parser.add_argument("--database-url", dest="url", default="", help="an empty database")
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--masters", type=int, default=1, help="on one database (PostgreSQL)")
     parser.add_argument("--result", default="master_load", help="name of the file in results/")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser.parse_args(arguments)
+
+
+def on_postgresql(case: Case) -> Found:
+    """On a server of our own."""
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from support.postgres import Postgres
+
+    server = Postgres.new()
+    try:
+        assert server._process is not None
+        return run(replace(case, url=server.empty()), server._process.pid)
+    finally:
+        server.close()
 
 
 def main() -> int:
@@ -305,11 +378,15 @@ def main() -> int:
             seconds=options.seconds,
             notices=min(options.notices, options.agents) if options.training else 0,
             url=options.url,
+            masters=options.masters,
         )
     ]
     if options.grow:
         cases = grow(options)
-    results = [(case, run(case)) for case in cases]
+    if options.database == "postgresql" and not options.url:
+        results = [(case, on_postgresql(case)) for case in cases]
+    else:
+        results = [(case, run(case)) for case in cases]
     missed = [text for case, found in results for text in missed_targets(case, found)]
     if options.json:
         found = [asdict(one) for _, one in results]

@@ -74,7 +74,7 @@ class Watch:
 
     def __init__(self, case: master_load.Case, port: int, pid: int) -> None:
         self.pid, self.every_s, self.spans = pid, case.every_s, list[Span]()
-        plans = master_load.plans(case, port, time.monotonic() + 0.5)
+        plans = master_load.plans(case, [port], time.monotonic() + 0.5)
         self.agents = [master_load.agents_of(plan) for plan in plans]
         time.sleep(0.5 + case.every_s)
 
