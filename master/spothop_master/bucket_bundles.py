@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from spothop.storage import ObjectMissing, ObjectStore, StorageError
 from spothop_master.bundles import BundleFile, BundleMismatch, BundleStore, Upload, checked
-from spothop_master.problems import ApiError
+from spothop_master.problems import files_away
 from spothop_master.store import dialects
 from spothop_master.store.db import Database
 from spothop_master.store.file_rows import BundleFileRow
@@ -75,9 +75,7 @@ class BucketBundles(BundleStore):
                 raise BundleMismatch(f"{row.key} in the master's bucket has SHA-256 {got.sha256}")
             aside.replace(copy)
         except StorageError as error:
-            raise ApiError(
-                503, "files_away", f"the master's bucket says: {error.message}", "try again later"
-            ) from None
+            raise files_away(error.message) from None
         finally:
             aside.unlink(missing_ok=True)
         self._forget_copies(but=copy)
@@ -147,9 +145,7 @@ class BucketBundles(BundleStore):
         try:
             self._store.send(key, file, size=size, on_bytes=_nobody)
         except StorageError as error:
-            raise ApiError(
-                503, "files_away", f"the master's bucket says: {error.message}", "try again later"
-            ) from None
+            raise files_away(error.message) from None
         with self._db.begin() as session:
             made = dialects.insert(session.connection(), BundleFileRow)
             values = made.values(sha256=sha256, key=key, bytes=size, used_at=now)

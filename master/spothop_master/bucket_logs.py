@@ -4,8 +4,9 @@ A bucket's objects cannot grow, and a chunk of a few lines comes every few secon
 
 1. A chunk is a row of the database, under the lock of its log's row: whoever asks any master next
    sees it, and two masters that get one chunk write it once.
-2. Segments of `SEGMENT` bytes that are full go to the bucket, by whoever filled them; what is left
-   of a log that rests goes there later (`settle`). An object's name says which bytes it holds, and
+2. Segments of `SEGMENT` bytes that are full go to the bucket soon, by whoever filled them, in a
+   thread of its own: no VM waits for the bucket. What is left of a log that rests goes there later
+   (`settle`). An object's name says which bytes it holds, and
    a byte of a log never changes: so whoever writes it writes the same, and twice is harmless.
    Only after that the row says that they are there, and their pieces go.
 3. While the bucket is away logs are taken, and wait in the database: at most what a log may have.
@@ -25,6 +26,7 @@ from sqlalchemy.orm import Session
 
 from spothop.storage import ObjectMissing, ObjectStore, StorageError
 from spothop_master.logs import SAFE, LogStore, Piece, not_kept, whole_characters
+from spothop_master.problems import files_away
 from spothop_master.store import log_rows
 from spothop_master.store.db import Database
 from spothop_master.store.file_rows import LogPiece, LogRow
@@ -53,13 +55,21 @@ class BucketLogs(LogStore):
         limit: int = 1_000_000_000,
         on_append: Callable[[str], None] = lambda job: None,
         segment: int = SEGMENT,
+        later: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
-        """`on_append` hears which job's log has grown; it must be quick and never raise."""
+        """`on_append` hears which job's log has grown; it must be quick and never raise. `later`
+        runs what waits for the bucket."""
         self._db, self._store, self._clock = db, store, clock
         self._limit = limit
         self._on_append = on_append
         self._segment = segment
         self._read: OrderedDict[str, bytes] = OrderedDict()
+        self._later = later
+        self._full: set[LogKey] = set()
+        """Logs with segments for the bucket."""
+        self._gone: set[str] = set()
+        """Objects that nobody reads any more."""
+        self._is_putting = False
         self._lock = Lock()
 
     # --- writing --------------------------------------------------------------------------------
@@ -88,19 +98,46 @@ class BucketLogs(LogStore):
             row.grown_at = self._clock()
             size, gone = row.size, self._trim(session, key, row, limit)
             is_full = size // self._segment * self._segment > row.stored
-        if gone:
-            self._delete(gone)
-        if is_full:
-            self._put_by(key)
+        if gone or is_full:
+            self._put_later({key} if is_full else set(), gone)
         self._on_append(job)
         return size
+
+    def _put_later(self, full: set[LogKey], gone: list[str]) -> None:
+        with self._lock:
+            self._full |= full
+            self._gone |= {*gone}
+            if self._is_putting:
+                return
+            self._is_putting = True
+        self._later(self._put_full)
+
+    def _put_full(self) -> None:
+        """Until nothing is left, or the bucket is away: the next chunk of any log tries again."""
+        try:
+            while (todo := self._next()) is not None and self._put_by(*todo):
+                pass
+        except Exception:  # such as a database that is away: nobody waits for this
+            log.exception("logs wait in the database")
+        finally:
+            with self._lock:
+                self._is_putting = False
+
+    def _next(self) -> tuple[LogKey | None, list[str]] | None:
+        with self._lock:
+            if not self._full and not self._gone:
+                return None
+            gone = [*self._gone]
+            self._gone.clear()
+            return self._full.pop() if self._full else None, gone
 
     def settle(self) -> None:
         """Put what is left of logs that rest into the bucket."""
         with self._db.read() as session:
             found = log_rows.resting(session, before=self._clock() - RESTS, most=AT_ONCE)
         for key in found:
-            self._put_by(key, rest=True)
+            if not self._put_by(key, [], rest=True):
+                return  # the next run tries again
 
     def _trim(self, session: Session, key: LogKey, row: LogRow, limit: int) -> list[str]:
         """Where it is too long half of the limit stays; the objects that go."""
@@ -115,13 +152,19 @@ class BucketLogs(LogStore):
             for begin in range(before, min(row.first, stored), self._segment)
         ]
 
-    def _put_by(self, key: LogKey, *, rest: bool = False) -> None:
-        """Into the bucket: what is full, or all. Later, where the bucket is away."""
+    def _put_by(self, key: LogKey | None, gone: list[str], *, rest: bool = False) -> bool:
+        """Into the bucket: what is full, or all. False where the bucket is away."""
         try:
-            while self._put_next(key, rest=rest):
+            if gone:
+                self._store.delete(gone)
+            while key is not None and self._put_next(key, rest=rest):
                 pass
         except StorageError as error:
-            log.warning("log of job %s waits in the database: %s", key.job, error)
+            log.warning("logs wait in the database: %s", error)
+            with self._lock:
+                self._gone |= {*gone}
+            return False
+        return True
 
     def _put_next(self, key: LogKey, *, rest: bool) -> bool:
         """One segment; False when there was none."""
@@ -153,6 +196,7 @@ class BucketLogs(LogStore):
     def read(
         self, job: str, attempt: int, node: int = 0, *, offset: int, limit: int = 256 * 1024
     ) -> Piece:
+        """Raises ApiError, where the bucket does not give it now."""
         key = _key(job, attempt, node)
         with self._db.read() as session:
             row = log_rows.get(session, key)
@@ -168,6 +212,8 @@ class BucketLogs(LogStore):
                 data += self._of_segment(key, row.stored, offset + len(data))
             except ObjectMissing:  # removed at this moment
                 return Piece(data=b"", next_offset=offset)
+            except StorageError as error:
+                raise files_away(error.message) from None
         for begin, part in found:
             at = offset + len(data)
             if begin <= at < begin + len(part):

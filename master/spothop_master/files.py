@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from spothop.wire import StorageSpec
 from spothop_master.bundles import Bundles, BundleStore
+from spothop_master.lanes import Lane
 from spothop_master.logs import Logs, LogStore
 from spothop_master.settings import MasterSettings
 from spothop_master.store.db import Database
@@ -48,7 +49,8 @@ def logs_of(
     if bucket is not None:
         from spothop_master.bucket_logs import BucketLogs
 
-        return BucketLogs(db, bucket, limit=limit, on_append=told, clock=clock)
+        later = Lane("logs-to-bucket", 1).later
+        return BucketLogs(db, bucket, limit=limit, on_append=told, clock=clock, later=later)
     return Logs(settings.files / "logs", limit=limit, on_append=told)
 
 

@@ -50,3 +50,8 @@ def read_only(name: str) -> ApiError:
     return ApiError(
         403, "read_only", f"user {name!r} is a viewer", "ask an admin for a token that may write"
     )
+
+
+def files_away(why: str) -> ApiError:
+    """The bucket of bundles and logs does not answer as it should."""
+    return ApiError(503, "files_away", f"the master's bucket says: {why}", "try again later")

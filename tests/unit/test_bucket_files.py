@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,11 @@ class Bucket(FolderStore):
             raise StorageUnavailable("away")
         super().put(key, data)
 
+    def get(self, key: str) -> bytes:
+        if self.away:
+            raise StorageUnavailable("away")
+        return super().get(key)
+
     def keys(self, prefix: str) -> list[str]:
         return sorted(info.key for info in self.scan(prefix))
 
@@ -57,8 +64,8 @@ class Room:
             self.bundles(db, folder / name) for db, name in ((self.db, "1"), (other, "2"))
         )
 
-    def logs(self, db: Database, limit: int = 10_000) -> BucketLogs:
-        return BucketLogs(db, self.bucket, clock=self.clock, limit=limit, segment=SEGMENT)
+    def logs(self, db: Database, limit: int = 10_000, **more: Any) -> BucketLogs:
+        return BucketLogs(db, self.bucket, clock=self.clock, limit=limit, segment=SEGMENT, **more)
 
     def bundles(self, db: Database, folder: Path) -> BucketBundles:
         return BucketBundles(db, self.bucket, folder, limit=10, clock=self.clock, cached=10)
@@ -108,6 +115,34 @@ def test_full_segments_go_to_the_bucket_and_the_rest_when_it_rests(room: Room) -
     assert room.one.read("job", 1, offset=100).data == log[100:]
     assert room.bucket.keys("logs/job")[-1] == "logs/job/1-0/00000002-0000064"
     assert len(room.bucket.keys("logs/job")) == 3
+
+
+def test_a_chunk_never_waits_for_the_bucket(room: Room) -> None:
+    later: list[Callable[[], None]] = []
+    logs = room.logs(room.db, limit=500, later=later.append)
+    room.bucket.away = True
+    log = text(700)
+    for offset in range(0, 700, 50):
+        assert logs.append("job", 1, offset=offset, data=log[offset : offset + 50]) == offset + 50
+    assert room.bucket.keys("logs") == []
+    assert len(later) == 1, "one call waits, whatever the number of chunks"
+    later.pop()()
+    assert room.bucket.keys("logs") == []
+    room.bucket.away = False
+    logs.append("job", 1, offset=700, data=b"x")
+    later.pop()()
+    assert room.bucket.keys("logs") != []
+    assert later == []
+    assert room.two.read("job", 1, offset=640).data == log[640:] + b"x"
+
+
+def test_a_log_whose_bucket_is_away_says_so(room: Room) -> None:
+    room.one.append("job", 1, offset=0, data=text(150))
+    room.bucket.away = True
+    with pytest.raises(ApiError, match="the master's bucket says: away") as raised:
+        room.two.read("job", 1, offset=0)
+    assert raised.value.status == 503
+    assert room.two.read("job", 1, offset=128).data == text(150)[128:]
 
 
 def test_while_the_bucket_is_away_logs_wait_in_the_database(room: Room) -> None:
